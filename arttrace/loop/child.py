@@ -93,6 +93,12 @@ class Child:
             self._process.stdin.write(line + b"\n")
             await self._process.stdin.drain()
 
+    def send_at_once(self, line: bytes) -> None:
+        """As `send`, without waiting until it is written."""
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(line + b"\n")
+
     async def line(self) -> bytes:
         """The next line of stdout, b"" at its end."""
         return await self._out.readline()

@@ -212,6 +212,8 @@ class TrainableModel(Model):
     ) -> list[TrainedStep]:
         """Train one step on exactly these gathered groups, with the rewards that their runs have now.
 
+        Cancelled, it drops the step with a LocalBackend, if the weights have not changed yet. A server goes on with it.
+
         Args:
             groups: What `gather_trajectory_groups` returned.
             config: Settings under ART's names.

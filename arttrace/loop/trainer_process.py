@@ -59,7 +59,11 @@ class _OrderResult(msgspec.Struct, frozen=True):
 
 
 class TrainerProcess:
-    """Started by `begin` or the first order, and started again by the next order if it died. One order at a time."""
+    """Started by `begin` or the first order, and started again by the next order if it died. One order at a time.
+
+    A call that is cancelled cancels its order: the step is dropped if it has not changed the weights yet, else it is
+    completed, and the next order waits for that.
+    """
 
     def __init__(
         self,
@@ -115,9 +119,13 @@ class TrainerProcess:
             self._orders += 1
             order = {"id": self._orders, **wanted}
             child = await self._started()
-            self._works = True  # also when this is cancelled: the step goes on
+            self._works = True  # also when this is cancelled: a step that has changed the weights goes on
             await child.send(msgspec.json.encode(order))
-            answer = await self._answer(child)
+            try:
+                answer = await self._answer(child)
+            except asyncio.CancelledError:
+                child.send_at_once(msgspec.json.encode({"cancel": order["id"]}))
+                raise
             self._works = False
         if answer.error:
             raise TrainingError(answer.error, answer.hint)

@@ -50,6 +50,8 @@ def train():
     print(json.dumps({"id": 0}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
+        if "cancel" in order:
+            continue
         print("working" * 30_000, file=sys.stderr)
         said = "3 of 9 tokens of the step, 1.0 per second, 6 s left"
         print(json.dumps({"id": order["id"], "said": said}), flush=True)

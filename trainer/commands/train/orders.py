@@ -2,7 +2,8 @@
 
 One order per line on standard input, one answer per line on standard output, both JSON; the first line says that it is
 ready. The learner stays in memory between orders, as the daemon's does. It exits when standard input ends, so also when
-the process that sends the orders dies, after the running step.
+the process that sends the orders dies, after the running step. An order may be cancelled: what has not changed the
+weights by then is not made.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from arttrace.store import AnyStore
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
-from trainer.commands.train.line_pipes import answers, lines_in
+from trainer.commands.train.line_pipes import LinesIn, answers
 from trainer.commands.train.offline import OfflineTerms, plan_offline
 from trainer.commands.train.report import require_served
 from trainer.commands.train.settings import TrainSettings, parse_settings
@@ -78,6 +79,16 @@ class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: LoggedNumbers | None = None
 
 
+class _Cancellation(msgspec.Struct, frozen=True):
+    """Do not carry out this order, or not to its end; other lines have no `cancel`."""
+
+    cancel: int = 0
+
+
+class OrderCancelled(TrainingError):
+    """The step of an order was given up: weights and optimizer are as they were before it."""
+
+
 class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The versions that were made, how many steps had nothing to learn from, and the error, if any."""
 
@@ -108,14 +119,19 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
         answer(OrderResult(0))
         # Only what unsloth, if a setting asks for it, need not come before.
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
-        lines = lines_in(stop)
+        arriving = LinesIn(stop)
+        lines = (line for line in arriving if not _cancelled(line))
         first = next(lines, None)
         if first is None:
             return
         checkpoints = Checkpoints(data.policies, policy)
         stack.enter_context(checkpoints.only_writer())
         store = stack.enter_context(hold_store(data, create=True))
-        trainer = OrderedTrainer(data, store, checkpoints, base_model, answer)
+
+        def cancelled(id: int) -> bool:
+            return any(_cancelled(line) == id for line in arriving.arrived())
+
+        trainer = OrderedTrainer(data, store, checkpoints, base_model, answer, cancelled)
         stack.callback(trainer.close)
         finish_open_step(store, checkpoints, trainer.gateway())
         for line in itertools.chain([first], lines):
@@ -124,6 +140,11 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
                 answer(trainer.fill(order))
             except BrokenPipeError:
                 return
+
+
+def _cancelled(line: bytes) -> int:
+    """The order that a line cancels, 0 for an order."""
+    return msgspec.json.decode(line, type=_Cancellation).cancel
 
 
 _Step = tuple[PolicyStep | None, dict[NotTrained, int]]
@@ -140,8 +161,10 @@ class OrderedTrainer:
         checkpoints: Checkpoints,
         base_model: Path,
         answer: Callable[[OrderProgress], None] = lambda progress: None,
+        cancelled: Callable[[int], bool] = lambda order: False,
     ) -> None:
         self._answer = answer
+        self._is_cancelled = cancelled
         self._order = 0
         self._data = data
         self._store = store
@@ -164,17 +187,17 @@ class OrderedTrainer:
 
     def prepare(self, config: LearnerConfig) -> Learner:
         """The learner at the newest version, with this config; made anew only if the config requires it."""
-        learner = self._learner
-        if learner is None or self._asked is None or not _fits(self._asked, config):
+        learner, newest = self._learner, self._checkpoints.latest() or 0
+        is_unknown = self._holds is None and not newest  # there is nothing to load
+        if learner is None or self._asked is None or is_unknown or not _fits(self._asked, config):
             self._learner = None  # two at once may not fit into memory
             self._say(f"loading {self._base_model}")
             learner = make_learner(self._base_model, config)
-            learner.progress = lambda total: Progress(total, "tokens of the step", self._say, tells_short=False)
+            learner.progress = lambda total: self._watched(total, "tokens of the step")
             self._holds = 0
         found = {name: getattr(learner.config, name) for name in FITTED if getattr(config, name) is None}
         learner.config = dataclasses.replace(config, **found)
         self._asked = config
-        newest = self._checkpoints.latest() or 0
         if self._holds != newest:
             learner.load(self._checkpoints.path(newest))
             self._holds = newest
@@ -246,6 +269,7 @@ class OrderedTrainer:
             yield self._step(settings, build(self._store, share), gateway)
 
     def _step(self, settings: TrainSettings, groups: list[Group], gateway: GatewayClient | None) -> _Step:
+        self._require_wanted()
         learner = self.prepare(settings.learner)
         loop = PolicyTrainer(
             policy=self._checkpoints.policy,
@@ -270,6 +294,7 @@ class OrderedTrainer:
     def _train_offline(
         self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None, gateway: GatewayClient | None
     ) -> _Step:
+        self._require_wanted()
         terms = OfflineTerms(
             method="dpo" if settings.method == "dpo" else "sft",
             min_reward=settings.min_reward,
@@ -289,7 +314,7 @@ class OrderedTrainer:
             self._base_model,
             plan,
             settings.learner,
-            progress=lambda total: Progress(total, "optimizer steps", self._say, tells_short=False),
+            progress=lambda total: self._watched(total, "optimizer steps"),
             keep_states=settings.keep_states,
         )
         return done, plan.trajectories_left_out
@@ -324,6 +349,20 @@ class OrderedTrainer:
             reporting = Reporting(settings.report_to, self._reported, self._checkpoints, config, self._say)
             self._reporting[settings.report_to] = reporting
         return reporting
+
+    def _watched(self, total: int, unit: str) -> Callable[..., None]:
+        """Progress that gives the step up where its order was cancelled meanwhile."""
+        progress = Progress(total, unit, self._say, tells_short=False)
+
+        def tell(done: int, note: str = "") -> None:
+            progress(done, note)
+            self._require_wanted()
+
+        return tell
+
+    def _require_wanted(self) -> None:
+        if self._is_cancelled(self._order):
+            raise OrderCancelled("The step was cancelled; its runs are as they were.")
 
     def _tell(self, lines: Iterable[str]) -> None:
         for line in lines:

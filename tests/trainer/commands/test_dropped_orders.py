@@ -1,0 +1,105 @@
+"""Orders that were cancelled or failed: nothing is trained by them, and the same runs are trained by the next."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_thread import one_thread as one_thread
+from recorded_runs import recorded_group
+from tiny_model import make_base_model
+
+from arttrace.loop.trainer_process import OrderedGroup as Ordered
+from arttrace.loop.trainer_process import TrainerProcess
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+from trainer.commands.train.orders import OrderedGroup, OrderedTrainer, TrainOrder
+from trainer.policies.checkpoints import Checkpoints
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LOOSE: dict[str, Any] = {"lora_rank": 8, "max_logprob_difference": 1e9}
+RUNS = ("a-0", "a-1", "a-2")
+
+HELD = """
+import select
+from arttrace.commands.shared.progress import Progress
+tell, held = Progress.__call__, []
+def told(self, done, note=""):
+    self._every_s = 0.0
+    tell(self, done, note)
+    if not held:
+        held.append(select.select([0], [], [], 300))
+Progress.__call__ = told
+from arttrace.commands import main
+main()
+"""
+"""`arttrace`, which goes on after it first told its progress only when something more was ordered."""
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("a", (0.0, 1.0, 0.5)))
+    return data
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+async def test_a_cancelled_step_is_not_made(data: DataDir, base_model: Path, engine: str) -> None:
+    given = ("train", "--orders", "--policy", "policy", "--base-model", str(base_model), "--dir", str(data.root))
+    computing = asyncio.Event()
+    trainer = TrainerProcess(
+        [sys.executable, "-c", HELD, *given], say=lambda line: computing.set() if "tokens of the step" in line else None
+    )
+    settings = {**LOOSE, "engine": engine}
+    training = asyncio.create_task(trainer.order([Ordered("a", RUNS)], settings))
+    waiting = asyncio.create_task(computing.wait())
+    await asyncio.wait((training, waiting), return_when=asyncio.FIRST_COMPLETED, timeout=300)
+    assert computing.is_set(), training
+    assert training.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await training
+    [step] = await trainer.order([Ordered("a", RUNS)], settings)
+    assert step.version == "policy@1"
+    await trainer.stop()
+    checkpoints = Checkpoints(data.policies, "policy")
+    assert checkpoints.all_steps() == [1]
+    assert sorted(one.trajectory_id for one in checkpoints.manifest(1).consumed) == list(RUNS)
+    with Store.open(data) as store:
+        assert [done.step for done in store.policy_steps("policy")] == [1]
+
+
+def test_an_order_that_is_cancelled_before_its_turn_is_not_begun(
+    data: DataDir,
+    base_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(OrderedTrainer, "prepare", lambda *_: pytest.fail("no learner is needed"))
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(
+            data, store, Checkpoints(data.policies, "policy"), base_model, cancelled=lambda id: id == 3
+        )
+        assert "was cancelled" in trainer.fill(TrainOrder(3, LOOSE, (OrderedGroup("a", RUNS),))).error
+
+
+def test_a_step_after_a_first_one_that_failed_begins_at_the_base_model(
+    data: DataDir,
+    base_model: Path,
+) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    groups = (OrderedGroup("a", RUNS),)
+    strict: dict[str, Any] = {**LOOSE, "max_logprob_difference": 1e-9}
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(data, store, checkpoints, base_model)
+        assert "log-probabilities" in trainer.fill(TrainOrder(1, strict, groups)).error
+        done = trainer.fill(TrainOrder(2, LOOSE, groups))
+    assert (done.error, [step["version"] for step in done.steps]) == ("", ["policy@1"])
