@@ -30,6 +30,7 @@ from arttrace.records import semconv
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import judge_calls
 from arttrace.store import open_store
+from arttrace.system.errors import ServingError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 
@@ -113,6 +114,22 @@ def autorl(data: Path, *more: str) -> Any:
 def runs(data: Path) -> list[Trajectory]:
     with open_store(DataDir(data)) as store:
         return store.trajectories()
+
+
+def test_the_model_is_looked_for_before_the_writer_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer is paid for; with the real backend, whose `arttrace serve` finds out."""
+
+    async def written(*_: Any, **__: Any) -> None:
+        pytest.fail("the writer was asked")
+
+    monkeypatch.setattr(autorl_command, "write_scenarios", written)
+    command = [*COMMAND, "--dir", str(tmp_path / "data"), "--base-model", str(tmp_path / "nowhere")]
+    try:
+        refused = CliRunner().invoke(cli, command).exception
+    finally:
+        arttrace.shutdown()
+    assert isinstance(refused, ServingError)
+    assert f"there is no model directory {tmp_path / 'nowhere'}" in refused.message
 
 
 def test_all_stages_and_the_report(site: Site, tmp_path: Path) -> None:

@@ -149,14 +149,14 @@ def command(
 async def _run(state: State, file: StateFile, data: DataDir, params: dict[str, Any], settings: dict[str, Any]) -> State:
     plan = state.plan
     offer = await _offer(plan.mcp) if plan.mcp is not None else None
-    if len(state.scenarios) < plan.scenarios:
-        say(f"{plan.writer} writes scenarios")
-        await write_scenarios(state, file, offer, params)
-    scenarios = quantity(len(state.scenarios), "scenario")
-    say(f"{scenarios}, {plan.held_out} of them held out: {file.directory / 'state.json'}")
     async with LocalBackend(data.root) as backend:
         model = TrainableModel(plan.policy, plan.base_model)
-        await model.register(backend)
+        await model.register(backend)  # a model that is not there shall be told before the writer costs anything
+        if len(state.scenarios) < plan.scenarios:
+            say(f"{plan.writer} writes scenarios")
+            await write_scenarios(state, file, offer, params)
+        scenarios = quantity(len(state.scenarios), "scenario")
+        say(f"{scenarios}, {plan.held_out} of them held out: {file.directory / 'state.json'}")
         await AutoRL(state, file, model, backend, params, settings, say).train()
     return state
 
