@@ -169,8 +169,8 @@ class LocalBackend:
         """Train one step on exactly these gathered groups; without groups, on every scored group that the policy has
         not been trained on, in at most `steps` steps.
 
-        The trainer is started by `register`, loads the model in the first call and stays up until `close`. Cancelled, as
-        by a timeout or Ctrl-C, it drops the step, whose runs stay as they were; once the weights have changed the
+        The trainer is started by `register`, loads the model in the first call and stays up until `close`. Cancelled,
+        as by a timeout or Ctrl-C, it drops the step, whose runs stay as they were; once the weights have changed the
         version is completed and counts, and the next call waits for that.
 
         Args:
