@@ -119,7 +119,7 @@ def keys_by(by: str, runs: Iterable[Trajectory]) -> dict[str, str | None]:
 
     "entry" joins runs of one function that older versions recorded under the path or the module that loaded it, and
     replays that were kept apart from the recorded run; a group or scenario that the user named stays. Each run is taken
-    once and not held. Raises ValueError for a criterion that is none of `BY`.
+    once and not kept in memory. Raises ValueError for a criterion that is none of `BY`.
     """
     kind, _, name = by.partition(".")
     if by == "input":

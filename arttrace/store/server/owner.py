@@ -52,7 +52,7 @@ def hold_store(
 
 @contextlib.contextmanager
 def _keeping_to_wish(store: Store) -> Iterator[None]:
-    """While it is held, what captured programs said of how long to keep runs holds as if it were opened every hour."""
+    """In the block, the store keeps runs for as long as captured programs asked, as if it were opened every hour."""
     ended = threading.Event()
 
     def look() -> None:

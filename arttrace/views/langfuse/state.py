@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
+from arttrace.system.files import replace_file
 from arttrace.system.paths import DataDir
 
 _DIRECTORY = "langfuse"
@@ -98,9 +99,7 @@ class Project(msgspec.Struct, frozen=True):
         """Replaces the file at once."""
         path = _file(data, f"project-{connection.id}.json")
         _make(path.parent)
-        beside = path.with_suffix(".new")
-        beside.write_bytes(msgspec.json.encode(self))
-        beside.replace(path)
+        replace_file(path, msgspec.json.encode(self))
 
 
 def links(data: DataDir, run: str) -> list[str]:
@@ -145,9 +144,7 @@ class PullCursor:
     def save(self, cursor: Cursor) -> None:
         """Replaces the file at once."""
         _make(self._path.parent)
-        beside = self._path.with_suffix(".new")
-        beside.write_bytes(msgspec.json.encode(cursor))
-        beside.replace(self._path)
+        replace_file(self._path, msgspec.json.encode(cursor))
 
     def clear(self) -> None:
         """The query was read to its end."""
