@@ -4,7 +4,7 @@ the next call, also where the clocks are too coarse to tell, or there were none.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from arttrace.records.message import Message, ToolResultPart
@@ -46,6 +46,23 @@ def in_order(
 
 ORDINARY = (Relation.START, Relation.EXTENDS, Relation.SUB_AGENT)
 """Histories that go on as is to be expected: nothing is said of them."""
+
+
+def agents_with_levels(run: Trajectory) -> Iterator[tuple[Agent, int]]:
+    """Each agent once, a parent before its children, and how many agents are above it. One whose parent is no agent of
+    the run is below the root."""
+    root = run.agents[0]
+    known = {agent.id for agent in run.agents}
+    children: dict[str | None, list[Agent]] = {}
+    for agent in run.agents[1:]:
+        children.setdefault(agent.parent_id if agent.parent_id in known else root.id, []).append(agent)
+    waiting, seen = [(root, 0)], set[str]()
+    while waiting:
+        agent, level = waiting.pop()
+        if agent.id not in seen:
+            seen.add(agent.id)
+            yield agent, level
+            waiting += [(child, level + 1) for child in reversed(children.get(agent.id, ()))]
 
 
 class Below(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -9,12 +10,12 @@ from collections.abc import Sequence
 import msgspec
 
 from arttrace.records.reward import Reward
-from arttrace.records.trajectory import Agent, Trajectory
+from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import TrajectorySummary
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.terminal import came_late
-from arttrace.views.timeline import agent_note
+from arttrace.views.timeline import agent_note, agents_with_levels
 from arttrace.views.web.models.annotation import PERSON
 from arttrace.views.web.models.content import ContentPart, shown, value_text
 from arttrace.views.web.models.transcript import TranscriptEntry, first_error
@@ -109,18 +110,8 @@ def agent_rows(run: Trajectory) -> tuple[AgentRow, ...]:
     """The agent tree in order, at most MOST_AGENTS of it."""
     calls = Counter(placed.agent_id for placed in run.calls)
     tools = Counter(tool.agent_id for tool in run.tool_calls)
-    children: dict[str | None, list[Agent]] = {}
-    known = {agent.id for agent in run.agents}
-    for agent in run.agents[1:]:
-        children.setdefault(agent.parent_id if agent.parent_id in known else run.agents[0].id, []).append(agent)
     rows: list[AgentRow] = []
-    drawn: set[str] = set()
-    waiting = [(run.agents[0], 0)]
-    while waiting and len(rows) < MOST_AGENTS:
-        agent, level = waiting.pop()
-        if agent.id in drawn:
-            continue
-        drawn.add(agent.id)
+    for agent, level in itertools.islice(agents_with_levels(run), MOST_AGENTS):
         root = agent is run.agents[0]
         start, end = (run.start_ns, run.end_ns) if root else (agent.start_ns, agent.end_ns)
         certainty = "missing" if agent.placeholder else "inferred" if agent.inferred else "recorded"
@@ -136,7 +127,6 @@ def agent_rows(run: Trajectory) -> tuple[AgentRow, ...]:
                 certainty,
             )
         )
-        waiting += [(child, level + 1) for child in reversed(children.get(agent.id, []))]
     return tuple(rows)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from arttrace.records.trajectory import Agent, Trajectory
+from arttrace.records.trajectory import Trajectory
+from arttrace.views.timeline import agents_with_levels
 
 WIDTH = 1000
 """Of the drawing, in its own units; `x` and `width` of a bar count in them."""
@@ -30,10 +31,6 @@ def waterfall(run: Trajectory) -> tuple[Bar, ...]:
     """The rows, in order of start within each agent."""
     whole = max(run.end_ns - run.start_ns, 1)
     end_ns = max(run.end_ns, run.start_ns + 1)
-    parents: dict[str | None, list[Agent]] = {}
-    for agent in run.agents[1:]:
-        parents.setdefault(agent.parent_id, []).append(agent)
-    known = {agent.id for agent in run.agents}
     own: dict[str, list[tuple[int, int, str, str, str, str, bool]]] = {}
     for placed in run.calls:
         call = placed.call
@@ -57,20 +54,11 @@ def waterfall(run: Trajectory) -> tuple[Bar, ...]:
         width = min(max(WIDTH * (end - start) / whole, 2), WIDTH - x)
         bars.append(Bar(kind, name, level, start - run.start_ns, max(0, end - start), x, width, error, span_id, bound))
 
-    waiting: list[tuple[Agent, int]] = [
-        (agent, 0) for agent in reversed(run.agents) if agent is run.agents[0] or agent.parent_id not in known
-    ]
-    drawn: set[str] = set()
-    while waiting:
-        agent, level = waiting.pop()
-        if agent.id in drawn:
-            continue
-        drawn.add(agent.id)
+    for agent, level in agents_with_levels(run):
         root = agent is run.agents[0]
         start, end = (run.start_ns, run.end_ns) if root else (agent.start_ns, agent.end_ns)
         error = (run.error or "") if root else ""
         bar("agent", agent.name, level, start, end, error, "" if agent.inferred else agent.id, False)
         for start, end, kind, name, error, span_id, bound in sorted(own.get(agent.id, ()), key=lambda row: row[:2]):
             bar(kind, name, level + 1, start, end, error, span_id, bound)
-        waiting += [(child, level + 1) for child in reversed(parents.get(agent.id, []))]
     return tuple(bars)
