@@ -50,7 +50,12 @@
   document.addEventListener("htmx:afterSwap", () => showAges());
   document.addEventListener("arttrace:renewed", () => showAges());
 
-  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  // By the strip's own scroll: scrollIntoView would have Tab begin at the tab, past the skip link.
+  const tab = document.querySelector(".tabs [aria-current]");
+  if (tab) {
+    const strip = tab.closest(".tabs"), room = strip.getBoundingClientRect(), box = tab.getBoundingClientRect();
+    strip.scrollLeft += Math.max(0, box.right - room.right) + Math.min(0, box.left - room.left);
+  }
 
   // --- rows: the one that keys act on -----------------------------------------------------------------------------
   let here = null;
