@@ -339,6 +339,7 @@ def test_what_a_service_says_of_the_trajectory_that_reached_it_is_recorded(
         current = arttrace.current_trajectory()
         assert current is not None
         current.update(tags=["through the object"])
+        current.reward(0.25, name="through the object")
         await answer(scope, receive, send)
 
     arttrace.init(project="test", dir=tmp_path / "data", propagate=["service"])
@@ -346,7 +347,7 @@ def test_what_a_service_says_of_the_trajectory_that_reached_it_is_recorded(
         arttrace.update(tags=["mine"], metadata={"mine": 1})
         asyncio.run(ask(app))
     rewards = [record for record in records() if isinstance(record, Reward)]
-    assert [(reward.trajectory_id, reward.value) for reward in rewards] == [(caller.id, 0.5)]
+    assert [(reward.trajectory_id, reward.value) for reward in rewards] == [(caller.id, 0.5), (caller.id, 0.25)]
     (trajectory,) = build_trajectories(spans())
     tags = ["mine", "slow", "remote", "below", "late", "later", "through the object"]
     metadata = {"mine": 1, "user": "me", "step": 4}

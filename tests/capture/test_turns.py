@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arttrace.capture.export.turns import Turns
+from arttrace.capture.export.turns import GATHER_S, PAUSE_S, Turns
 
 
 def crowded(now: float) -> Turns:
@@ -20,6 +20,14 @@ def test_outside_a_crowd_a_turn_is_short_and_gives_way() -> None:
     assert not turns.is_over(10.0009)
     assert turns.is_over(10.0011)
     assert turns.gives_way(10.0011)
+
+
+def test_the_waits_before_a_write_leave_time_for_it_within_200_ms() -> None:
+    turns = Turns()
+    turns.begin(10.0)
+    turns.took(10.0 - GATHER_S)
+    longest_turn = next(ms / 1000 for ms in range(200) if turns.is_over(10.0 + ms / 1000))
+    assert GATHER_S + longest_turn + PAUSE_S <= 0.15
 
 
 def test_in_a_crowd_a_turn_is_as_long_as_the_interpreter_allows_and_ends_with_its_write_alone() -> None:

@@ -219,7 +219,7 @@ def test_vercel(tmp_path: Path) -> None:
     assert (call.input_tokens, call.output_tokens) == (7, 3)
     assert call.tools[0]["function"] == {"name": "weather", "description": "d", "parameters": {"type": "object"}}
     assert (trajectory.agents[0].name, trajectory.result) == ("helper", "It rains.")
-    assert trajectory.metadata == {"user": "u1"}
+    assert (trajectory.arguments, trajectory.metadata) == ({"prompt": "Weather in Oslo?"}, {"user": "u1"})
     [found] = trajectory.tool_calls
     assert (found.id, found.arguments, found.result, found.inferred) == ("t1", '{"city":"Oslo"}', "rain", False)
 
