@@ -20,6 +20,7 @@ from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.members import is_decorated, opened, require_member, require_own
+from arttrace.loop.gathering.outcome import require_outcome
 from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.directories import by_directory, directories_of
 from arttrace.loop.recorded.scores import append_scores
@@ -187,18 +188,20 @@ class TrajectoryGroup:
             asyncio.ensure_future(_run_one(rollout, id, self, slots, progress))
             for rollout, id in zip(self._rollouts, ids, strict=True)
         ]
+        outcomes: Sequence[Any] = ()
         try:
             outcomes = await asyncio.gather(*running)
         except BaseException:  # gather leaves the others running
             for each in running:
                 each.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            outcomes = await asyncio.gather(*running, return_exceptions=True)
             for rollout in self._rollouts:
                 if inspect.iscoroutine(rollout):
                     rollout.close()  # those that did not begin
             raise
-        self.exceptions += (outcome for outcome in outcomes if isinstance(outcome, Exception))
-        self.results = [None if isinstance(outcome, Exception) else outcome for outcome in outcomes]
+        finally:
+            self.exceptions += (outcome for outcome in outcomes if isinstance(outcome, Exception))
+            self.results = [None if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
         return ids
 
 
@@ -251,7 +254,8 @@ async def gather_trajectory_groups(
     """Run the rollouts of all groups, and read back the trajectories they became.
 
     A rollout's exception is kept in its group and stops no other rollout. The runs are in the store afterwards, where
-    `arttrace ls`, `arttrace score` and `arttrace train` find them too.
+    `arttrace ls`, `arttrace score` and `arttrace train` find them too; cancelled, as by Ctrl-C, those that ended are,
+    with their rewards, and those under way as incomplete.
 
     Args:
         groups: Groups of rollouts that have not been run yet.
@@ -282,7 +286,9 @@ async def gather_trajectory_groups(
                 running = [tasks.create_task(_gathered(group, slots, progress, after_each)) for group in groups]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures.exceptions[0].__cause__
-    _be_loud_when_empty(groups)
+    raised = [error for group in groups for error in group.exceptions]
+    captured = any(group.captured or group.ready_made for group in groups)
+    require_outcome(sum(group.size for group in groups), raised, captured=captured)
     _warn_of_what_is_missing(groups)
     return [group for task in running for group in task.result()]
 
@@ -290,7 +296,14 @@ async def gather_trajectory_groups(
 async def _gathered(
     group: TrajectoryGroup, slots: asyncio.Semaphore, progress: GatherProgress, after_each: AfterEach | None
 ) -> list[TrajectoryGroup]:
-    ids = await group._run(slots, progress)
+    try:
+        ids = await group._run(slots, progress)
+    except BaseException:  # Ctrl-C, or too many raised: what rollouts returned before that was paid for
+        try:
+            await asyncio.to_thread(group.record_rewards)
+        except ArttraceError as error:
+            _log.warning("rewards of a gather that was ended are not stored: %s", error)
+        raise
     await asyncio.to_thread(_read_back, group, ids)
     if after_each is None or not (group.captured or group.ready_made):
         return [group]
@@ -378,22 +391,3 @@ def _warn_of_what_is_missing(groups: Sequence[TrajectoryGroup]) -> None:
         _log.warning("%d of %d rollouts are neither judged nor trained on: %s", missing.total(), rollouts, reasons)
     if raised := [error for group in groups for error in group.exceptions]:
         _log.warning("%d of %d rollouts raised; the first: %r", len(raised), rollouts, raised[0])
-
-
-def _be_loud_when_empty(groups: Sequence[TrajectoryGroup]) -> None:
-    rollouts = sum(group.size for group in groups)
-    exceptions = [error for group in groups for error in group.exceptions]
-    if not rollouts:
-        raise ArttraceError("There was nothing to run: no rollout in any group.", "Give each TrajectoryGroup rollouts.")
-    if len(exceptions) == rollouts:
-        raise ArttraceError(
-            f"All {rollouts} rollouts raised; the first: {type(exceptions[0]).__name__}: {exceptions[0]}",
-            "Run the rollout once by itself and fix it.",
-        ) from exceptions[0]
-    if not any(group.captured or group.ready_made for group in groups):
-        raise ArttraceError(
-            f"{rollouts} rollouts ran, and none was captured.",
-            "They made no call by a client that arttrace captures: call model.openai_client(), set"
-            " ARTTRACE_CAPTURE_HTTP=1 for litellm, httpx and their like, or decorate the coroutine function with"
-            " @arttrace.trajectory; and see that ARTTRACE_DISABLED is not set.",
-        )
