@@ -8,6 +8,7 @@ there once.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,13 +16,14 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME
 from arttrace.formats.left_out import NotHeld, Read
-from arttrace.formats.sdks.openai_messages import answers, inputs, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, inputs, plain, settings, text_of, tools
 from arttrace.records import semconv
-from arttrace.records.message import canonical_json
+from arttrace.records.message import ToolCallPart, canonical_json
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
+from arttrace.wire.messages import parse_message
 
 _SECOND = 1_000_000_000
 _MESSAGES = ("messages", "traj", "trajectory", "conversation", "conversations")
@@ -92,18 +94,24 @@ def _conversation(
                 }
             ),
         )
+    end = start + max(len(calls), 1) * _SECOND
+    last = calls[-1] if calls else len(messages)
+    tools_run = 0
+    for read in _behind(messages, last, trace_id, root_id, end):
+        tools_run += isinstance(read, SpanRow)
+        yield read
     rest = _without_rewards(beside)
     yield SpanRow(
         trace_id=trace_id,
         span_id=root_id,
         name=f"invoke_agent {source}",
         start_ns=start,
-        end_ns=start + max(len(calls), 1) * _SECOND,
+        end_ns=end,
         attributes=_said(
             {
                 semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
                 semconv.TRAJECTORY_ID: trace_id,
-                semconv.TRAJECTORY_SPAN_COUNT: len(calls),
+                semconv.TRAJECTORY_SPAN_COUNT: len(calls) + tools_run,
                 semconv.AGENT_NAME: source,
                 semconv.PROJECT: source,
                 semconv.SCENARIO: None if task is None else f"{source}/{task}",
@@ -114,6 +122,47 @@ def _conversation(
         ),
     )
     yield from _rewards(beside, trace_id, start)
+
+
+def _behind(
+    messages: Sequence[dict[str, Any]], last: int, trace_id: str, root_id: str, end_ns: int
+) -> Iterator[SpanRow | NotHeld]:
+    """What the last answer's tools returned, which no later prompt says, as spans of their own, a nanosecond apart up
+    to `end_ns`; the rest is counted, also where an earlier tool call had the same id, or no id and the same words."""
+    if last + 1 >= len(messages):
+        return
+    often = Counter(map(_known_by, (call for message in messages for call in parse_message(plain(message)).tool_calls)))
+    asked = [call for call in parse_message(plain(messages[last])).tool_calls if often[_known_by(call)] == 1]
+    for at in range(last + 1, len(messages)):
+        message = messages[at]
+        id = message.get("tool_call_id")
+        call = next((one for one in asked if not id or one.id == id), None) if message["role"] == "tool" else None
+        if call is None:
+            yield NotHeld("messages behind the last answer")
+            continue
+        asked.remove(call)
+        yield SpanRow(
+            trace_id=trace_id,
+            span_id=_span_id(trace_id, str(at)),
+            parent_span_id=root_id,
+            name=f"{semconv.OPERATION_EXECUTE_TOOL} {call.name}",
+            start_ns=end_ns - (len(messages) - at),
+            end_ns=end_ns - (len(messages) - at) + 1,
+            attributes=_said(
+                {
+                    semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL,
+                    semconv.TRAJECTORY_ID: trace_id,
+                    semconv.TOOL_NAME: call.name,
+                    semconv.TOOL_CALL_ID: call.id,
+                    semconv.TOOL_CALL_ARGUMENTS: call.arguments or None,
+                    semconv.TOOL_CALL_RESULT: text_of(message.get("content")),
+                }
+            ),
+        )
+
+
+def _known_by(call: ToolCallPart) -> tuple[str, ...]:
+    return (call.id,) if call.id else ("", call.name, call.arguments)
 
 
 def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Read]:

@@ -9,9 +9,19 @@ from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, Te
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, ToolCall, Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.views.labels import json_text, one_line
-from arttrace.views.timeline import ORDINARY, Below, Timeline, agent_note, in_order, shown_with_tools
+from arttrace.views.timeline import (
+    ORDINARY,
+    Answered,
+    Below,
+    Timeline,
+    agent_note,
+    answered_unseen,
+    in_order,
+    shown_with_tools,
+)
 
 _LEVELS = 40
+_UNSEEN = "content not recorded"
 _ROLE_STYLES = {"system": "dim", "developer": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
 
@@ -73,14 +83,15 @@ class _AgentTree:
         elif tool.result is not None:
             label.append(f" -> {one_line(tool.result)}")
         else:
-            label.append(" not answered", style="dim")
+            ended = not tool.inferred and tool.end_ns > 0
+            label.append(" no result recorded" if ended else " not answered", style="dim")
         below = branch.add(cropped(label))
         for request in around.requests.get(tool.id, ()):
             below.add(_request_label(request))
         for child in around.started.get(tool.id, ()):
             self._sub_agent(child, below)
 
-    def _call(self, placed: AgentCall, branch: Tree, seen: set[str], answered: set[str]) -> None:
+    def _call(self, placed: AgentCall, branch: Tree, seen: set[str], answered: Answered) -> None:
         if placed.relation not in ORDINARY and placed.confidence:
             branch.add(_relation_label(placed))
         for node in self._timeline.unseen(placed.prompt_node, seen):
@@ -96,6 +107,8 @@ class _AgentTree:
             branch.add(_message_label(choice.message, f" [{facts}]"))
         if call.end_ns == 0 and not call.choices:
             branch.add(cropped(Text.assemble(("call in progress", "yellow"), (named, "dim"))))
+        elif answered_unseen(call):
+            branch.add(cropped(Text.assemble(("assistant", _ROLE_STYLES["assistant"]), (named, "dim"), f": {_UNSEEN}")))
         elif call.error or not call.choices:
             failure = one_line(call.error or "no answer")
             branch.add(cropped(Text.assemble(("call failed", "red"), (named, "dim"), f": {failure}")))

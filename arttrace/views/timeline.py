@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from arttrace.records.call import Call
 from arttrace.records.message import Message, ToolResultPart
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, Relation, ToolCall, Trajectory
+from arttrace.trajectories.messages.tool_results import result_text
 
 _Place = tuple[int, float, int]
 
@@ -65,17 +67,23 @@ def agents_with_levels(run: Trajectory) -> Iterator[tuple[Agent, int]]:
             waiting += [(child, level + 1) for child in reversed(children.get(agent.id, ()))]
 
 
+class Answered(NamedTuple):
+    """The tools of an agent that returned or failed: their ids, and what those returned that nobody gave an id."""
+
+    ids: set[str]
+    results: set[str]
+
+
 class Below(NamedTuple):
     """What lies right below an agent. `started` are the sub-agents that its tools started, by the tool's id, `others`
-    the rest; `requests` by the id of the tool that made them, None for those that are no tool's here; `answered` the
-    ids of tools that returned or failed."""
+    the rest; `requests` by the id of the tool that made them, None for those that are no tool's here."""
 
     calls: Sequence[AgentCall]
     tools: Sequence[ToolCall]
     started: Mapping[str, Sequence[Agent]]
     others: Sequence[Agent]
     requests: Mapping[str | None, Sequence[HttpRequest]]
-    answered: set[str]
+    answered: Answered
 
 
 class Timeline:
@@ -110,8 +118,13 @@ class Timeline:
         requests: dict[str | None, list[HttpRequest]] = {}
         for request in self._requests.get(agent.id, []):
             requests.setdefault(request.tool_call_id if request.tool_call_id in own else None, []).append(request)
-        answered = {tool.id for tool in tools if tool.result is not None or tool.error is not None}
-        return Below(self._calls.get(agent.id, []), tools, started, others, requests, answered)
+        calls = self._calls.get(agent.id, [])
+        named = {part.id for placed in calls for choice in placed.call.choices for part in choice.message.tool_calls}
+        answered = Answered(
+            {tool.id for tool in tools if tool.result is not None or tool.error is not None},
+            {tool.result for tool in tools if tool.result is not None and tool.id not in named},
+        )
+        return Below(calls, tools, started, others, requests, answered)
 
     def unseen(self, node_id: str | None, seen: set[str]) -> list[MessageNode]:
         """The messages up to a node that were not `seen`, in order; they are from now on."""
@@ -124,10 +137,17 @@ class Timeline:
         return fresh[::-1]
 
 
-def shown_with_tools(message: Message, answered: set[str]) -> bool:
+def shown_with_tools(message: Message, answered: Answered) -> bool:
     """Whether a message says nothing but what `answered` tools returned, which is shown with them."""
     results = [part for part in message.parts if isinstance(part, ToolResultPart)]
-    return bool(results) and len(results) == len(message.parts) and all(part.id in answered for part in results)
+    return len(results) == len(message.parts) > 0 and all(
+        part.id in answered.ids if part.id else result_text(part) in answered.results for part in results
+    )
+
+
+def answered_unseen(call: Call) -> bool:
+    """Whether an answer came of which nothing was recorded but its length, as where content is off."""
+    return not call.choices and not call.error and bool(call.output_tokens)
 
 
 def agent_note(agent: Agent) -> str:

@@ -33,12 +33,14 @@ def run(*arguments: str) -> str:
 def test_tau_bench(tmp_path: Path) -> None:
     source: list[dict[str, Any]] = json.loads(gzip.decompress(TAU.read_bytes()))
     printed = run("import", str(TAU), "--dir", str(tmp_path))
-    assert "200 conversations: 200 traces, 2654 spans, 200 rewards" in printed
+    assert "200 conversations: 200 traces, 2700 spans, 200 rewards" in printed
+    last = Counter(item["traj"][-1]["role"] for item in source)
+    assert last == {"tool": 51, "user": 149}
     run("import", str(TAU), "--dir", str(tmp_path))  # a second time changes nothing
     with Store.open(DataDir(tmp_path)) as store:
         summaries = store.summaries()
         trajectories = store.trajectories()
-        assert store.sql("SELECT count(*), count(DISTINCT span_id) FROM span_records")[1] == [(2654, 2654)]
+        assert store.sql("SELECT count(*), count(DISTINCT span_id) FROM span_records")[1] == [(2700, 2700)]
         sql = store.sql("SELECT count(*), count(*) FILTER (spread = 0), sum(trajectories)::INT FROM groups")[1]
     assert sql == [(50, 24, 200)]
     groups = group_trajectories(trajectories)
@@ -53,6 +55,8 @@ def test_tau_bench(tmp_path: Path) -> None:
     asking = [c for t in trajectories for c in t.calls if c.call.choices[0].message.tool_calls]
     assert len(asking) == 1164
     assert sum(len(t.tool_calls) for t in trajectories) == 1164
+    answers = sum(message["role"] == "tool" for item in source for message in item["traj"])
+    assert sum(tool.result is not None for t in trajectories for tool in t.tool_calls) == answers - 5  # ids used twice
     assert not any(t.incomplete for t in trajectories)
     for trajectory in trajectories:  # linear: one branch, every message of the source once on it
         assert len(trajectory.agents) == 1

@@ -30,7 +30,7 @@ _SETTINGS = {
 
 def inputs(messages: Sequence[Any]) -> str:
     """Messages in OpenAI's form as the JSON text of `gen_ai.input.messages`."""
-    return _list_text([parse_message(_plain(message)) for message in messages if isinstance(message, dict)])
+    return _list_text([parse_message(plain(message)) for message in messages if isinstance(message, dict)])
 
 
 def answers(messages: Sequence[Any]) -> str:
@@ -38,7 +38,7 @@ def answers(messages: Sequence[Any]) -> str:
     found = []
     for message in messages:
         if isinstance(message, dict):
-            parsed = parse_message({"role": "assistant", **_plain(message)})
+            parsed = parse_message({"role": "assistant", **plain(message)})
             answer = {"role": parsed.role, "parts": parsed.parts, "name": parsed.name}
             reason = message.get("finish_reason")
             found.append({**answer, "finish_reason": reason} if isinstance(reason, str) else answer)
@@ -88,7 +88,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
+def plain(message: dict[str, Any]) -> dict[str, Any]:
     """Tool calls without the `function` level are given it; arguments stay as they are."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):

@@ -35,6 +35,12 @@ class ToolExchange(msgspec.Struct, frozen=True, gc=False):
         return self.part.id or f"{calls[self.call].span_id}:{self.choice}:{self.position}"
 
 
+def result_text(part: ToolResultPart) -> str | None:
+    """What a tool returned, as one text."""
+    result = part.response
+    return result if isinstance(result, str) else joined_text(result) or as_text(result)
+
+
 class Asked:
     """While a prompt is read: the trie node of the assistant message that the next tool results answer, and which of
     its tool calls are answered so far. A result of no known id answers the first call that has no result."""
@@ -145,8 +151,7 @@ class ToolTraffic:
                 twins = others.twins[node, position]
                 own = own or others.nobodys(node, position) or others.elsewhere(wanted.id)
                 ids = tuple(dict.fromkeys((*ids, *(id for id in came_back if id and id not in twins))))
-            seen_ns, result = (own[0], own[2].response) if own else (None, None)
-            text = result if isinstance(result, str) else joined_text(result) or as_text(result)
+            seen_ns, text = (own[0], result_text(own[2])) if own else (None, None)
             exchanges.append(ToolExchange(number, node, wanted, position, choice, text, seen_ns, ids))
         return exchanges
 

@@ -9,7 +9,7 @@ import msgspec
 
 from arttrace.records.trajectory import Agent, AgentCall, Relation, Trajectory
 from arttrace.views.labels import one_line
-from arttrace.views.web.models.transcript import answered_unseen
+from arttrace.views.timeline import answered_unseen
 
 LANES = 10
 """Lanes that are drawn; further ones share the last."""

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from arttrace.records.call import Call
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, ToolCall, Trajectory
 from arttrace.records.values.units import quantity
-from arttrace.views.timeline import ORDINARY, Timeline, agent_note, in_order, shown_with_tools
+from arttrace.views.timeline import (
+    ORDINARY,
+    Answered,
+    Timeline,
+    agent_note,
+    answered_unseen,
+    in_order,
+    shown_with_tools,
+)
 from arttrace.views.web.models.content import ContentPart, json_text, one_text, parts_of, shown, value_text
 
 LEVELS = 12
@@ -134,7 +141,7 @@ class _Walk:
         if level < _DEEPEST:
             self.agent(agent, level)
 
-    def _call(self, placed: AgentCall, level: int, seen: set[str], answered: set[str]) -> None:
+    def _call(self, placed: AgentCall, level: int, seen: set[str], answered: Answered) -> None:
         call = placed.call
         departs = placed.relation not in ORDINARY and placed.confidence > 0
         for node in self._timeline.unseen(placed.prompt_node, seen):
@@ -251,8 +258,3 @@ class _Walk:
                 same=f"{kind} {agent_id} {same or span_id}",
             )
         )
-
-
-def answered_unseen(call: Call) -> bool:
-    """Whether an answer came of which nothing was recorded but its length, as where content is off."""
-    return not call.choices and not call.error and bool(call.output_tokens)
