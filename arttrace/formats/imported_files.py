@@ -43,12 +43,14 @@ from arttrace.formats.systems import (
     swe_agent,
     training_rows,
 )
+from arttrace.formats.systems.refused_items import instead_of
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.unreadable_calls import unread_calls
+from arttrace.trajectories.identity.stand_ins import is_stand_in
 
 _KEPT_REASONS, _SHOWN = 5, 500
 _REFUSED = (*UNREADABLE, TypeError, OverflowError, AttributeError, LookupError, struct.error)
@@ -126,7 +128,7 @@ def _batches(records: Iterable[Record], found: Imported) -> Iterator[list[Record
 
 def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[Record]:
     as_spans = [record for record in records if isinstance(record, SpanRow)]
-    spans = [span for span in as_spans if not is_reward_span(span)]
+    spans = [span for span in as_spans if not (is_reward_span(span) or is_stand_in(span))]
     found.spans += len(spans)
     own_rewards = sum(isinstance(record, Reward) and record.counts for record in records)
     found.rewards += own_rewards + sum(1 for span in as_spans for _ in rewards_of(span))
@@ -154,7 +156,7 @@ class _Reader:
         sessions_of = ((claude_code.KIND, self._claude), (codex.KIND, self._codex))
         for place, item in items:
             refused = self._found.refused
-            yield from self._checked(place, functools.partial(self._one, place, item))
+            yield from self._checked(place, functools.partial(self._one, place, item), item)
             if self._found.refused > refused:
                 for _, sessions in sessions_of:
                     sessions.miss()
@@ -163,8 +165,8 @@ class _Reader:
             if sessions.count:
                 self._found.kinds[kind] = sessions.count
 
-    def _checked(self, place: str, read: Callable[[], Iterable[Read]]) -> Iterator[Record]:
-        """What was read, where all of it can be kept; else it is refused."""
+    def _checked(self, place: str, read: Callable[[], Iterable[Read]], item: Any = None) -> Iterator[Record]:
+        """What was read of an item, where all of it can be kept; else it is refused, and what stands in for it."""
         records: list[Record] = []
         left_out: list[str] = []
         try:
@@ -176,6 +178,8 @@ class _Reader:
         except _REFUSED as error:
             reason = str(error) if isinstance(error, (*UNREADABLE, OverflowError)) else f"of another form: {error!r}"
             self._found.refuse(f"{place}: {reason}")
+            if (instead := instead_of(item, reason)) is not None:
+                yield instead
             return
         for what in left_out:
             self._found.left_out[what] = self._found.left_out.get(what, 0) + 1
@@ -188,11 +192,7 @@ class _Reader:
             raise ValueError(str(item) if isinstance(item, Exception) else "no JSON object")
         source = self._source
         if "resourceSpans" in item or "resourceLogs" in item:
-            exports = [read(item) for key, read in _OTLP.items() if key in item]
-            for export in exports:
-                if export.refused:
-                    self._found.refuse(export.reason, export.refused)
-            return self._is("otlp", [one for export in exports for span in export.spans for one in carried(span)])
+            return self._is("otlp", self._of_otlp(item))
         if isinstance(item.get("observations"), list):
             return self._is("langfuse", langfuse.records(item))
         if isinstance(item.get("traceId"), str) and "startTime" in item:
@@ -226,6 +226,14 @@ class _Reader:
             return self._is("conversations", self._conversations.records(item))
         raise ValueError(f"an object of no known form, with the keys {', '.join(map(str, list(item)[:8]))}")
 
+    def _of_otlp(self, request: dict[str, Any]) -> Iterator[Record]:
+        exports = [read(request) for key, read in _OTLP.items() if key in request]
+        for export in exports:
+            if export.refused:
+                self._found.refuse(export.reason, export.refused)
+            for span in (*export.spans, *export.stand_ins):
+                yield from carried(span)
+
     def _is(self, kind: str, records: Iterable[Read]) -> Iterator[Read]:
         yield from records if kind in ("otlp", "records") else _as_stored(records)
         self._found.kinds[kind] = self._found.kinds.get(kind, 0) + 1
@@ -247,7 +255,7 @@ def _protobuf(data: bytes, found: Imported) -> Iterator[Record]:
     for one in requests:
         if one.refused:
             found.refuse(one.reason, one.refused)
-    if not any(one.spans for one in requests):
+    if not any(one.spans or one.body for one in requests):
         raise Unreadable("it holds no GenAI events" if are_logs else "it holds no spans")
     found.kinds["otlp"] = 1
     for one in requests:

@@ -64,6 +64,7 @@ OPERATION_EMBEDDINGS: Final = "embeddings"
 OPERATION_INVOKE_AGENT: Final = "invoke_agent"
 OPERATION_EXECUTE_TOOL: Final = "execute_tool"
 OPERATION_LEFT_OUT: Final = "arttrace.left_out"  # of a span that only says that sampling left a run out
+OPERATION_REFUSED: Final = "arttrace.refused"  # of a span that only stands in for one that could not be taken
 
 # --- OpenTelemetry general conventions ---------------------------------------------------------------------
 ERROR_TYPE: Final = "error.type"

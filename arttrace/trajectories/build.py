@@ -10,8 +10,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.call import Call
-from arttrace.records.record import encode_record
-from arttrace.records.reward import JUDGE, Reward
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall, Trajectory
 from arttrace.trajectories.agents.http_requests import http_request, is_http_request, lost_requests
@@ -25,9 +24,11 @@ from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import is_call, operation, span_error
 from arttrace.trajectories.decoding.unreadable_calls import counted, unanswered, unread
 from arttrace.trajectories.identity.ancestors import without_cycles
+from arttrace.trajectories.identity.counting_rewards import counting, latest
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
 from arttrace.trajectories.identity.reward_membership import by_trajectory
+from arttrace.trajectories.identity.stand_ins import apart, reasons, refused
 from arttrace.trajectories.messages.graph import message_graph
 from arttrace.trajectories.messages.relations import labelled
 from arttrace.trajectories.messages.response_chains import join_responses
@@ -49,7 +50,8 @@ def build_trajectories(
     root. Of rewards with one id the latest counts, whichever trajectories they were given to. A trace with neither a
     trajectory id nor a GenAI operation is nobody's run and is left out.
     """
-    unique = deduplicate(spans)
+    there, stand_ins = apart(spans)
+    unique = deduplicate(there)
     belonging = membership(unique)
     homes, above = belonging.homes, belonging.parents
     members: dict[str, list[UniqueSpan]] = {}
@@ -60,11 +62,12 @@ def build_trajectories(
         key: None if parent in homes and homes[parent].id != homes[key].id else parent for key, parent in above.items()
     }
     given: dict[str, list[Reward]] = {}
-    if rewards := _latest(rewards):
+    if rewards := latest(rewards):
         of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
         given = by_trajectory(rewards, rewarded or {}, of_runs, above, {key: home.id for key, home in homes.items()})
+    lacked = refused(stand_ins, unique, homes)
     built = [
-        _build(id, found, within, belonging.problems.get(id, ()), given.get(id, ()))
+        _build(id, found, within, belonging.problems.get(id, ()), lacked.get(id, ()), given.get(id, ()))
         for id, found in members.items()
         if any(is_of_a_run(s.row) for s in found)
     ]
@@ -76,6 +79,7 @@ def _build(
     members: Sequence[UniqueSpan],
     parents: Mapping[SpanKey, SpanKey | None],
     problems: Iterable[str],
+    lacked: Collection[UniqueSpan],
     rewards: Iterable[Reward],
 ) -> Trajectory:
     spans: Mapping[SpanKey, SpanRow] = {
@@ -90,10 +94,10 @@ def _build(
     collided = {span.key for span in members if span.collided is not None}
     agents, calls, tools, requests, nodes = _agents_and_calls(tree, spans, collided)
     read = {(placed.call.trace_id, placed.call.span_id): placed.call for placed in calls}
-    given = _latest(rewards)
+    given = latest(rewards)
     return Trajectory(
         id=trajectory_id,
-        revision=revision(members),
+        revision=revision([*members, *lacked]),
         project=text(root.get(semconv.PROJECT)) or _resource_name(spans),
         entry=text(root.get(semconv.ENTRY)) or "",
         entry_name=text(root.get(semconv.ENTRY_NAME)) or "",
@@ -112,11 +116,12 @@ def _build(
         http_requests=requests,
         http_lost=lost_requests(spans.values()),
         nodes=nodes,
-        rewards=_counting(given),
+        rewards=counting(given),
         notes=tuple(one for one in given if not one.counts and one.explanation),
         incomplete="; ".join(
             dict.fromkeys(
                 (
+                    *reasons(lacked),
                     *problems,
                     *tree.problems,
                     *_in_progress(spans, tree.tops),
@@ -359,31 +364,6 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
     if expected > seen:
         problems.append(f"{expected - seen} of {expected} spans missing")
     return list(dict.fromkeys(problems))
-
-
-def _latest(rewards: Iterable[Reward]) -> tuple[Reward, ...]:
-    """One reward per id, the later one, in order of time."""
-    latest: dict[str, Reward] = {}
-    for reward in rewards:
-        newest = latest.get(reward.id)
-        if newest is None or _age(reward) > _age(newest):
-            latest[reward.id] = reward
-    return tuple(sorted(latest.values(), key=lambda reward: (reward.time_ns, reward.id)))
-
-
-def _counting(given: Sequence[Reward]) -> tuple[Reward, ...]:
-    """Without notes and what was taken back; of the scores of one name that judges gave the whole run the latest."""
-    counting = [one for one in given if one.counts]
-    judged = {one.name: one.id for one in counting if _judged(one)}
-    return tuple(one for one in counting if not _judged(one) or judged[one.name] == one.id)
-
-
-def _judged(reward: Reward) -> bool:
-    return reward.source == JUDGE and reward.agent_id is None
-
-
-def _age(reward: Reward) -> tuple[Any, ...]:
-    return (reward.time_ns, reward.value, reward.name, reward.explanation, encode_record(reward))
 
 
 def _resource_name(spans: Mapping[SpanKey, SpanRow]) -> str:

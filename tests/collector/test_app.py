@@ -36,6 +36,7 @@ from arttrace.store.server.auth import Authorizer
 from arttrace.store.server.responses import JSON
 from arttrace.system.journal import JournalWriter, list_segments, read_segment
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.identity.stand_ins import is_stand_in
 
 
 @pytest.fixture
@@ -284,7 +285,10 @@ def test_broken_text_is_refused_alone(client: TestClient, sink: Spool, data: Dat
     assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 3
     sink.close()
     with Store.open(data) as store:
-        assert sorted(row.span_id for row in store.spans("01" * 16)) == ["03" * 8, "04" * 8]
+        assert sorted(row.span_id for row in store.spans("01" * 16) if not is_stand_in(row)) == [
+            "03" * 8,
+            "04" * 8,
+        ]
 
 
 def test_a_value_nested_beyond_what_protobuf_parses_is_refused_alone(
@@ -306,7 +310,10 @@ def test_a_value_nested_beyond_what_protobuf_parses_is_refused_alone(
     assert send(with_value(60, b"\x03" * 8), with_value(1, b"\x04" * 8)) == 1
     sink.close()
     with Store.open(data) as store:
-        assert sorted(row.span_id for row in store.spans("01" * 16)) == ["02" * 8, "04" * 8]
+        assert sorted(row.span_id for row in store.spans("01" * 16) if not is_stand_in(row)) == [
+            "02" * 8,
+            "04" * 8,
+        ]
 
 
 def test_spans_and_attributes_are_counted(client: TestClient, sink: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,7 +541,7 @@ def test_a_damaged_log_record_is_refused_alone(
         refused, reason = partial.rejected_log_records, partial.error_message
     assert refused == sink.refused == 1
     assert reason
-    kept = [span.events[0].attributes["gen_ai.event.content"] for span in spooled(data)]
+    kept = [span.events[0].attributes["gen_ai.event.content"] for span in spooled(data) if not is_stand_in(span)]
     assert sorted(kept) == ["one", "three"]
 
 

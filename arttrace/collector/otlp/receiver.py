@@ -42,7 +42,7 @@ class TraceReceiver:
                 checked, payload = _check(whole, kind, logs)
             if checked.refused:
                 self._sink.refuse(checked.refused)
-            if checked.spans:
+            if payload:
                 await asyncio.wrap_future(self._sink.take(payload, checked.spans))
             return success(kind, checked.refused, checked.reason, logs=logs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the sender gets an answer, and the next request is served
@@ -56,7 +56,7 @@ class TraceReceiver:
         checked, payload = _check(body, PROTOBUF, logs)
         if checked.refused:
             self._sink.refuse(checked.refused)
-        return checked, self._sink.take(payload, checked.spans) if checked.spans else None
+        return checked, self._sink.take(payload, checked.spans) if payload else None
 
 
 def failed(kind: str, error: Exception) -> HttpResponse:
@@ -74,9 +74,10 @@ def failed(kind: str, error: Exception) -> HttpResponse:
 
 
 def _check(body: bytes, kind: str, logs: bool) -> tuple[Checked, bytes]:
-    """What is good of a request, and the journal's payload of it."""
+    """What is good of a request, and the journal's payload of it; empty when there is none."""
     if kind == JSON:
         export = parse_json(body, logs=logs)
-        return Checked(b"", len(export.spans), export.refused, export.reason), encode_records(export.spans)
+        kept = [*export.spans, *export.stand_ins]
+        return Checked(b"", len(export.spans), export.refused, export.reason), encode_records(kept)
     checked = (check_protobuf_logs if logs else check_protobuf)(body)
-    return checked, encode_otlp(checked.body)
+    return checked, encode_otlp(checked.body) if checked.body else b""

@@ -7,25 +7,35 @@ not parse is walked field by field, so that a single span with a broken string o
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.logs import DAMAGED, traces_of_protobuf
-from arttrace.formats.otlp.protobuf_fields import encode_bytes, undamaged, values_of
+from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, undamaged, values_of, walk
 from arttrace.formats.otlp.request import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
 from arttrace.records.values.integers import INT64
+from arttrace.trajectories.identity.stand_ins import stand_in
 
 _COUNTED_FROM = 1 << 20  # an empty span takes 2 bytes on the wire and 100 times that in memory: count before parsing
 _LATEST_NS = INT64.stop - 1
 _NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2
+_FIXED64 = 1
+_ATTRIBUTE = 9 << 3 | BYTES
+_SAID = (*(number << 3 | BYTES for number in (1, 2, 4, 5)), 7 << 3 | _FIXED64, _ATTRIBUTE)
+"""Fields of a span: its trace, itself, its parent, its name, its start and its attributes."""
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """The request without what was refused (`body` is empty when nothing is left), and the reason of the first."""
+    """The request with stand-ins for what was refused, as far as its trace is known (`body` is empty when nothing is
+    left), the number of its other spans, and the reason of the first."""
 
     body: bytes
     spans: int
@@ -101,6 +111,7 @@ def _why(span: Span) -> str:
 
 def _without_bad(request: ExportTraceServiceRequest, total: int) -> Checked:
     reasons: list[str] = []
+    stand_ins: list[SpanRow | None] = []
     for resource_spans in request.resource_spans:
         for scope_spans in resource_spans.scope_spans:
             keep = []
@@ -109,11 +120,44 @@ def _without_bad(request: ExportTraceServiceRequest, total: int) -> Checked:
                     keep.append(span.SerializeToString())
                 else:
                     reasons.append(_why(span))
+                    stand_ins.append(_instead(span, reasons[-1]))
             if len(keep) < len(scope_spans.spans):
                 del scope_spans.spans[:]
                 scope_spans.spans.extend(Span.FromString(span) for span in keep)
     left = total - len(reasons)
-    return Checked(request.SerializeToString() if left else b"", left, len(reasons), reasons[0])
+    return Checked(_with(request.SerializeToString() if left else b"", stand_ins), left, len(reasons), reasons[0])
+
+
+def _with(body: bytes, stand_ins: Iterable[SpanRow | None]) -> bytes:
+    """Two requests one after the other are one."""
+    return body + encode_protobuf(one for one in stand_ins if one is not None)
+
+
+def _instead(span: Span, why: str) -> SpanRow | None:
+    return stand_in(
+        why,
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_span_id=span.parent_span_id.hex(),
+        name=span.name,
+        start_ns=span.start_time_unix_nano,
+        trajectory_id=next(
+            (pair.value.string_value for pair in span.attributes if pair.key == semconv.TRAJECTORY_ID), None
+        ),
+    )
+
+
+def _instead_of_damaged(span: bytes, why: str) -> SpanRow | None:
+    """The same from the fields that can be read of a span which does not parse."""
+    found = Span()
+    with contextlib.suppress(IndexError):
+        for start, value, end, tag in walk(span):
+            if tag == _ATTRIBUTE and semconv.TRAJECTORY_ID.encode() not in span[value:end]:
+                continue
+            if tag in _SAID:
+                with contextlib.suppress(DecodeError):
+                    found.MergeFromString(span[start:end])
+    return _instead(found, why)
 
 
 def _salvage(body: bytes) -> Checked:
@@ -126,13 +170,17 @@ def _salvage(body: bytes) -> Checked:
         raise TooManySpans from error
     if not lost or not _parses(rest):
         raise MalformedRequest("the body is no OTLP trace request in protobuf")
-    return _also_refused(check_protobuf(rest), lost, f"a span, or {DAMAGED}")
+    why = f"a span, or {DAMAGED}"
+    checked = _also_refused(check_protobuf(rest), len(lost), why)
+    return msgspec.structs.replace(checked, body=_with(checked.body, (_instead_of_damaged(span, why) for span in lost)))
 
 
 def _also_refused(checked: Checked, lost: int, reason: str) -> Checked:
     if not lost:
         return checked
-    return Checked(checked.body if checked.spans else b"", checked.spans, checked.refused + lost, reason)
+    return Checked(
+        checked.body if checked.spans or checked.refused else b"", checked.spans, checked.refused + lost, reason
+    )
 
 
 def _parses(request: bytes) -> bool:

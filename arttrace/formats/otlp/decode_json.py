@@ -5,6 +5,7 @@ Source: the OTLP specification: ids in hex, 64-bit numbers as text or number, by
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -36,10 +37,12 @@ from arttrace.formats.otlp.request import (
     unusual,
 )
 from arttrace.formats.otlp.validate import MAX_DEPTH, check_ids, check_times
+from arttrace.records import semconv
 from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
 from arttrace.records.values.integers import INT32, INT64, UINT32, UINT64
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.identity.stand_ins import stand_in
 
 _SHOWN = 200  # characters of what was wrong
 
@@ -60,7 +63,7 @@ def json_logs(request: Any, *, most: float = math.inf, large: bool = True) -> Ex
     traces, reasons = traces_of_json(request)
     export = json_spans(traces, most=most, large=large)
     why = reasons[0][:_SHOWN] if reasons else export.reason
-    return Export(export.spans, export.refused + len(reasons), why)
+    return Export(export.spans, export.refused + len(reasons), why, export.stand_ins)
 
 
 def json_spans(request: Any, *, most: float = math.inf, large: bool = True) -> Export:
@@ -77,12 +80,20 @@ def json_spans(request: Any, *, most: float = math.inf, large: bool = True) -> E
     if sum(len(members) for _, members in batches) > most:
         raise TooManySpans
     spans: list[SpanRow] = []
-    refused, reason = 0, ""
+    reasons: list[str] = []
+    stand_ins: list[SpanRow] = []
+
+    def refuse(span: Any, error: Exception) -> None:
+        reasons.append(str(error)[:_SHOWN])
+        if (instead := _stand_in(span, reasons[-1])) is not None:
+            stand_ins.append(instead)
+
     for (resource_spans, scope_spans), members in batches:
         try:
             origin = _origin(resource_spans, scope_spans)
         except _INVALID as error:
-            refused, reason = refused + len(members), reason or str(error)[:_SHOWN]
+            for span in members:
+                refuse(span, error)
             continue
         for span in members:
             try:
@@ -90,8 +101,8 @@ def json_spans(request: Any, *, most: float = math.inf, large: bool = True) -> E
                     raise ValueError(f"a span is over {MAX_SPAN_BYTES} bytes")
                 spans.append(_checked(_span(span, origin)))
             except _INVALID as error:
-                refused, reason = refused + 1, reason or str(error)[:_SHOWN]
-    return Export(spans, refused, reason)
+                refuse(span, error)
+    return Export(spans, len(reasons), reasons[0] if reasons else "", stand_ins)
 
 
 _INVALID = (*UNREADABLE, TypeError, OverflowError)
@@ -208,6 +219,28 @@ def _value(value: dict[str, Any], depth: int, odd: Odd) -> Any:
             case "kvlistValue":
                 return _pairs(mapping(item), "values", depth + 1, odd)
     return None
+
+
+def _stand_in(span: Any, why: str) -> SpanRow | None:
+    """What stands in for a span that cannot be read, from what of it can."""
+    if not isinstance(span, dict):
+        return None
+    start = named = None
+    with contextlib.suppress(*_INVALID):
+        start = integer(span, "startTimeUnixNano", UINT64)
+    with contextlib.suppress(*_INVALID):
+        pairs = [pair for pair in array(span, "attributes")[:MAX_ATTRIBUTES] if isinstance(pair, dict)]
+        values = [pair.get("value") for pair in pairs if pair.get("key") == semconv.TRAJECTORY_ID]
+        named = next((value.get("stringValue") for value in values if isinstance(value, dict)), None)
+    return stand_in(
+        why,
+        trace_id=span.get("traceId"),
+        span_id=span.get("spanId"),
+        parent_span_id=span.get("parentSpanId"),
+        name=span.get("name"),
+        start_ns=start,
+        trajectory_id=named,
+    )
 
 
 def _checked(span: SpanRow) -> SpanRow:

@@ -64,7 +64,7 @@ def _read(body: bytes) -> tuple[ExportLogsServiceRequest, int]:
         return ExportLogsServiceRequest.FromString(body), 0
     try:
         rest, lost = undamaged(body, _parses, MAX_SPANS)
-        return ExportLogsServiceRequest.FromString(rest if lost else body), lost
+        return ExportLogsServiceRequest.FromString(rest if lost else body), len(lost)
     except OverflowError as error:
         raise TooManySpans from error
     except (IndexError, DecodeError) as error:

@@ -66,12 +66,13 @@ def walk(message: bytes) -> Iterator[tuple[int, int, int, int]]:
         yield start, value, at, tag
 
 
-def undamaged(request: bytes, parses: Callable[[bytes], bool], bound: int) -> tuple[bytes, int]:
+def undamaged(request: bytes, parses: Callable[[bytes], bool], bound: int) -> tuple[bytes, list[bytes]]:
     """An OTLP request of traces or of logs without the spans or records that `parses` says no to, each alone in a
-    request of its own; and how many those are. What stands in a resource or scope that does not parse is left out with
+    request of its own; and those. What stands in a resource or scope that does not parse is left out with
     it. Raises IndexError where this is no wire format, OverflowError where it holds more than `bound` of them."""
-    total = lost = 0
+    total = 0
     kept: list[bytes] = []
+    lost: list[bytes] = []
     _, batches = _split(request, _RESOURCES)
     for batch in batches:
         resource, scoped = _split(batch, _SCOPES)
@@ -83,9 +84,10 @@ def undamaged(request: bytes, parses: Callable[[bytes], bool], bound: int) -> tu
             if total > bound:
                 raise OverflowError(total)
             good: list[bytes] = []
-            if resource_parses and parses(encode_bytes(scope, _SCOPES, _RESOURCES)):
-                good = [record for record in records if parses(encode_bytes(record, _RECORDS, _SCOPES, _RESOURCES))]
-            lost += len(records) - len(good)
+            stands = resource_parses and parses(encode_bytes(scope, _SCOPES, _RESOURCES))
+            for record in records:
+                whole = stands and parses(encode_bytes(record, _RECORDS, _SCOPES, _RESOURCES))
+                (good if whole else lost).append(record)
             good_scoped.append(encode_bytes(scope + b"".join(encode_bytes(each, _RECORDS) for each in good), _SCOPES))
         if resource_parses:
             kept.append(encode_bytes(resource + b"".join(good_scoped), _RESOURCES))

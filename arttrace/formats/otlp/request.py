@@ -23,11 +23,13 @@ _NO_PARENT = "0" * 16
 
 
 class Export(msgspec.Struct, frozen=True):
-    """The spans of a request, how many others were refused, and why the first of those was."""
+    """The spans of a request, how many others were refused, why the first of those was, and what stands in for those of
+    them whose trace is known."""
 
     spans: list[SpanRow]
     refused: int = 0
     reason: str = ""
+    stand_ins: list[SpanRow] = []
 
 
 class MalformedRequest(ValueError):

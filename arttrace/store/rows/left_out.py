@@ -13,20 +13,23 @@ from typing import Final
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 
-IS_MARK: Final = f"operation IS NOT DISTINCT FROM '{semconv.OPERATION_LEFT_OUT}'"
-"""A row of `span_records` is such a span, and no part of the run."""
+_SAYS_SO = f"operation IS NOT DISTINCT FROM '{semconv.OPERATION_LEFT_OUT}'"
+IS_STAND_IN: Final = f"operation IS NOT DISTINCT FROM '{semconv.OPERATION_REFUSED}'"
+"""A row of `span_records` stands in for a span that was refused (trajectories/identity/stand_ins.py)."""
+IS_MARK: Final = f"operation IN ('{semconv.OPERATION_LEFT_OUT}', '{semconv.OPERATION_REFUSED}') IS TRUE"
+"""A row of `span_records` is a span of either kind, and no part of a run."""
 
-LEFT_OUT: Final = f"""SELECT trajectory_id FROM span_records m WHERE {IS_MARK} AND trajectory_id IS NOT NULL
+LEFT_OUT: Final = f"""SELECT trajectory_id FROM span_records m WHERE {_SAYS_SO} AND trajectory_id IS NOT NULL
     AND trajectory_id NOT IN (SELECT trajectory_id FROM reward_records)
     AND NOT EXISTS (SELECT 1 FROM span_records s WHERE s.trajectory_id = m.trajectory_id
         AND (s.entry IS NOT NULL AND s.error IS NOT NULL
             OR s.trace_id IN (SELECT trajectory_id FROM reward_records)))
     AND (SELECT count(DISTINCT s.trace_id || s.span_id) FILTER (s.entry IS NOT NULL)
-        <= count(DISTINCT s.trace_id || s.span_id) FILTER (s.{IS_MARK})
-        FROM span_records s WHERE s.trajectory_id = m.trajectory_id AND (s.entry IS NOT NULL OR s.{IS_MARK}))"""  # noqa: S608
+        <= count(DISTINCT s.trace_id || s.span_id) FILTER (s.{_SAYS_SO})
+        FROM span_records s WHERE s.trajectory_id = m.trajectory_id AND (s.entry IS NOT NULL OR s.{_SAYS_SO}))"""  # noqa: S608
 """The ids of the runs."""
 
 
 def is_mark(span: SpanRow) -> bool:
-    """IS_MARK of a span."""
+    """Whether a span says that its run was left out."""
     return span.attributes.get(semconv.OPERATION_NAME) == semconv.OPERATION_LEFT_OUT

@@ -19,7 +19,7 @@ from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.columns import EVALUATE
-from arttrace.store.rows.left_out import IS_MARK
+from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN
 from arttrace.store.rows.summary import SUMMARY_VERSION
 from arttrace.store.transactions import transaction
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
@@ -123,7 +123,7 @@ def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str], neede
     [bounds] = connection.execute(query, [list(needed)]).fetchall()
     query = f"""SELECT document, trajectory_id FROM span_records
         WHERE start_ns BETWEEN ? AND ? AND trace_id IN ({_ITEMS}) AND operation IS DISTINCT FROM '{EVALUATE}'
-        QUALIFY row_number() OVER (
+        AND NOT ({IS_STAND_IN}) QUALIFY row_number() OVER (
             PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1"""  # noqa: S608
     unique: dict[SpanKey, UniqueSpan] = {}
     stored: dict[SpanKey, str | None] = {}

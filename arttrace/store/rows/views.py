@@ -96,10 +96,10 @@ _SPANS = View(
             "s.document::JSON",
         ),
     ),
-    f"""FROM (SELECT * FROM span_records QUALIFY row_number() OVER (
+    f"""FROM (SELECT * FROM span_records s WHERE NOT (s.{IS_MARK}) QUALIFY row_number() OVER (
         PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1) s
     LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
-    WHERE NOT (s.{IS_MARK}) AND ({BELONGS_TO} IN ({LEFT_OUT})) IS NOT TRUE""",  # noqa: S608
+    WHERE ({BELONGS_TO} IN ({LEFT_OUT})) IS NOT TRUE""",  # noqa: S608
 )
 
 READ_MESSAGES: Final = "read messages"

@@ -15,6 +15,7 @@ import msgspec
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.sdks.langfuse.api import EXPANDED, FIELDS, NotNumeric, observation, reward, scored_trace
 from arttrace.formats.sdks.langfuse.reading import hex_id
+from arttrace.formats.systems.refused_items import instead_of
 from arttrace.records.record import Record
 from arttrace.store import AnyStore
 from arttrace.views.langfuse.client import OBSERVATIONS, SCORES, LangfuseClient, LangfuseError
@@ -204,13 +205,16 @@ def _scores_of(store: AnyStore, client: LangfuseClient, traces: Sequence[str], d
 
 def _spans(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:
     found: list[Record] = []
+    stand_ins: list[Record] = []
     for item in items:
         try:
             found.append(observation(item))
         except ValueError as error:
             done.refuse(error)
+            if (instead := instead_of(item, str(error))) is not None:
+                stand_ins.append(instead)
     done.observations += len(found)
-    return found
+    return [*found, *stand_ins]
 
 
 def _rewards(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:

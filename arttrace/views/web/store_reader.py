@@ -16,6 +16,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import KNOWN, NEWEST_UNREAD, UNREAD
+from arttrace.store.rows.left_out import IS_MARK
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import runs_with
 
@@ -44,10 +45,11 @@ class _Mark(NamedTuple):
 
 _MARK = """SELECT count(*), coalesce(max(arrived_ns), 0), (SELECT count(*) FROM reward_records),
     (SELECT count(*) FROM regrouped) FROM span_records"""
-_BEGAN = """WITH fresh AS (SELECT trace_id, trajectory_id FROM span_records WHERE arrived_ns > {})
+_BEGAN = f"""WITH fresh AS (SELECT trace_id, trajectory_id FROM span_records WHERE arrived_ns > {{}})
     SELECT (SELECT count(*) FROM fresh), (SELECT min(start_ns) FROM span_records WHERE
-        trajectory_id IN (SELECT trajectory_id FROM fresh) OR trace_id IN (SELECT trace_id FROM fresh)
-        OR trace_id IN (SELECT linked_trace_id FROM links WHERE trace_id IN (SELECT trace_id FROM fresh)))"""
+        NOT ({IS_MARK}) AND (trajectory_id IN (SELECT trajectory_id FROM fresh)
+        OR trace_id IN (SELECT trace_id FROM fresh)
+        OR trace_id IN (SELECT linked_trace_id FROM links WHERE trace_id IN (SELECT trace_id FROM fresh))))"""  # noqa: S608
 
 
 class SoFar(NamedTuple):

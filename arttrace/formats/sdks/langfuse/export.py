@@ -9,6 +9,7 @@ from arttrace.formats.left_out import NotHeld, Read
 from arttrace.formats.sdks.langfuse.api import NotNumeric, observation, reward
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.identity.stand_ins import stand_in
 
 _OF_TRACE = ("tags", "sessionId", "userId", "environment", "release")
 
@@ -26,6 +27,8 @@ def records(trace: dict[str, Any]) -> Iterator[Read]:
             yield observation(_of_trace(item, trace))
         else:
             yield NotHeld("observations without an id")
+            if (missed := stand_in("an observation without an id", trace_id=hex_id(trace["id"], 32))) is not None:
+                yield missed
     scores = trace.get("scores")
     for score in scores if isinstance(scores, list) else ():
         if not isinstance(score, dict):

@@ -1,0 +1,62 @@
+"""What stands in for an item of a file that was refused and is one span: its ids are read as those of a good one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from arttrace.formats.sdks.langfuse.reading import hex_id
+from arttrace.formats.systems import braintrust, langsmith, phoenix
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.identity.stand_ins import stand_in
+
+
+def instead_of(item: Any, why: str) -> SpanRow | None:
+    """None where the item is no span of a known form, or its trace is not known."""
+    if isinstance(item, str):
+        with contextlib.suppress(*UNREADABLE):
+            item = read_json(item)
+    if not isinstance(item, dict):
+        return None
+    if item.get("type") == "span" and "trace_id" in item and "root_span_id" not in item:
+        attributes = item.get("attributes")
+        return stand_in(
+            why,
+            **{name: item.get(name) for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns")},
+            trajectory_id=attributes.get(semconv.TRAJECTORY_ID) if isinstance(attributes, dict) else None,
+        )
+    trace, own, parent = _ids(item)
+    return stand_in(
+        why,
+        trace_id=_hex(trace, 32),
+        span_id=_hex(own, 16),
+        parent_span_id=_hex(parent, 16),
+        name=item.get("name"),
+    )
+
+
+def _ids(item: dict[str, Any]) -> Iterable[Any]:
+    """Those of the trace, the span and its parent, as they stand there."""
+    if isinstance(item.get("observations"), list):
+        return None, None, None  # a whole run
+    if isinstance(item.get("traceId"), str):
+        return item["traceId"], item.get("id"), item.get("parentObservationId")
+    if langsmith.recognises(item):
+        own = item.get("id") or item.get("run_id")
+        return item.get("trace_id") or own, own, item.get("parent_run_id")
+    if braintrust.recognises(item):
+        above = item.get("span_parents")
+        return item["root_span_id"], item["span_id"], above[0] if isinstance(above, list) and above else None
+    if phoenix.recognises(item):
+        context = item["context"] if isinstance(item.get("context"), dict) else {}
+        trace = item.get("context.trace_id", context.get("trace_id"))
+        return trace, item.get("context.span_id", context.get("span_id")), item.get("parent_id")
+    return None, None, None
+
+
+def _hex(id: Any, digits: int) -> str | None:
+    return hex_id(id, digits) if isinstance(id, str) and id else None

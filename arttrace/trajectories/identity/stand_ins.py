@@ -1,0 +1,129 @@
+"""What stands in the place of a span that was refused, so that the run which lacks it is not taken for complete.
+
+It is a small span under the ids of the refused one: no part of any run, and nothing once the span itself came, ended.
+Where the refused one had no readable id, nothing that comes later is known to be it, and its run stays incomplete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+from arttrace.records.values.integers import INT64
+from arttrace.trajectories.decoding.attribute_values import text
+from arttrace.trajectories.decoding.operation import operation
+from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate
+from arttrace.trajectories.identity.membership import Home, is_of_a_run
+
+_NAME, _ID, _WHY = 100, 200, 200
+_REASONS = 3
+_NO_TIME = 1
+_trace_id, _span_id = re.compile(r"(?!0+$)[0-9a-f]{32}", re.ASCII), re.compile(r"(?!0+$)[0-9a-f]{16}", re.ASCII)
+
+
+def stand_in(
+    why: str,
+    *,
+    trace_id: Any,
+    span_id: Any = None,
+    parent_span_id: Any = None,
+    name: Any = None,
+    start_ns: Any = None,
+    trajectory_id: Any = None,
+) -> SpanRow | None:
+    """What stands in for a span, from whatever was read of it: ids in hex, the start in nanoseconds since 1970, and the
+    trajectory that it names. None where its trace is not known."""
+    trace = _id(trace_id, _trace_id)
+    if trace is None:
+        return None
+    why = why[:_WHY].encode(errors="replace").decode()
+    name = name[:_NAME].encode(errors="replace").decode() if isinstance(name, str) else ""
+    begin = start_ns if isinstance(start_ns, int) and 0 < start_ns < INT64.stop else _NO_TIME
+    parent = _id(parent_span_id, _span_id)
+    made_up = hashlib.blake2b(repr((trace, parent, name, begin, why)).encode(), digest_size=8).hexdigest()
+    attributes: dict[str, Any] = {semconv.OPERATION_NAME: semconv.OPERATION_REFUSED}
+    if isinstance(trajectory_id, str) and 0 < len(trajectory_id) <= _ID and trajectory_id.isprintable():
+        attributes[semconv.TRAJECTORY_ID] = trajectory_id
+    return SpanRow(
+        trace_id=trace,
+        span_id=_id(span_id, _span_id) or made_up,
+        parent_span_id=parent,
+        name=name,
+        start_ns=begin,
+        end_ns=0,
+        status_code=2,
+        status_message=why,
+        attributes=attributes,
+    )
+
+
+def _id(given: Any, form: re.Pattern[str]) -> str | None:
+    return found if isinstance(given, str) and form.fullmatch(found := given.lower()) else None
+
+
+def is_stand_in(span: SpanRow) -> bool:
+    """Whether a span only stands in for one that was refused."""
+    return operation(span) == semconv.OPERATION_REFUSED
+
+
+def apart(spans: Iterable[SpanRow]) -> tuple[list[SpanRow], list[SpanRow]]:
+    """Spans, and what stands in for others."""
+    there: list[SpanRow] = []
+    stand_ins: list[SpanRow] = []
+    for span in spans:
+        (stand_ins if is_stand_in(span) else there).append(span)
+    return there, stand_ins
+
+
+def refused(
+    stand_ins: Iterable[SpanRow], spans: Mapping[SpanKey, UniqueSpan], homes: Mapping[SpanKey, Home]
+) -> dict[str, list[UniqueSpan]]:
+    """By trajectory, what stands in for spans of it that did not come otherwise. It is the trajectory that the refused
+    span named, else that of its parent; where neither is known, each that has a part in its trace may lack it."""
+    unique = deduplicate(stand_ins)
+    if not unique:
+        return {}
+    of_traces: dict[str, set[str]] = {trace: set() for trace, _ in unique}
+    runs = {homes[key].id for key, span in spans.items() if is_of_a_run(span.row)}
+    for (trace, _), home in homes.items():
+        if trace in of_traces and home.id in runs:
+            of_traces[trace].add(home.id)
+    found: dict[str, list[UniqueSpan]] = {}
+    for key, one in unique.items():
+        if key in spans and spans[key].row.end_ns > 0:
+            continue
+        above = homes.get(_parent(key, unique))
+        if (named := text(one.row.attributes.get(semconv.TRAJECTORY_ID))) is not None:
+            lacking = {named}
+        elif above is not None and above.id in runs:
+            lacking = {above.id}
+        else:
+            lacking = of_traces[key[0]]
+        for run in lacking:
+            found.setdefault(run, []).append(one)
+    return found
+
+
+def _parent(key: SpanKey, stand_ins: Mapping[SpanKey, UniqueSpan]) -> SpanKey:
+    """The nearest span above that did come, or should have."""
+    seen: set[SpanKey] = set()
+    while key in stand_ins and key not in seen:
+        seen.add(key)
+        key = key[0], stand_ins[key].row.parent_span_id or ""
+    return key
+
+
+def reasons(stand_ins: Iterable[UniqueSpan]) -> list[str]:
+    """Why a trajectory that lacks these spans is not complete."""
+    counts = sorted(Counter(one.row.status_message for one in stand_ins).items())
+    said = [
+        f"{'a span was' if count == 1 else f'{count} spans were'} refused: {why or 'no reason is known'}"
+        for why, count in counts[:_REASONS]
+    ]
+    others = sum(count for _, count in counts[_REASONS:])
+    return [*said, f"spans refused for other reasons: {others}"] if others else said

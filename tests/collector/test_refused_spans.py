@@ -1,0 +1,222 @@
+"""A run of which the collector refused a span is not complete, until that span is sent as it should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from starlette.testclient import TestClient
+
+from arttrace.collector.app import CollectorApp
+from arttrace.collector.forward import Forward
+from arttrace.collector.otlp.responses import PROTOBUF
+from arttrace.collector.spool import Spool
+from arttrace.formats.otlp import check_protobuf, decode_json
+from arttrace.formats.otlp.protobuf_fields import encode_bytes
+from arttrace.store import Store
+from arttrace.store.server.auth import Authorizer
+from arttrace.system.paths import DataDir
+
+TRACE, ROOT, LEAF = b"\x01" * 16, b"\x0a" * 8, b"\x0c" * 8
+
+
+class Site:
+    """A collector's application over a spool, and the runs in the store behind it."""
+
+    def __init__(self, data: DataDir) -> None:
+        self.data = data
+        self._start()
+
+    def _start(self) -> None:
+        self.sink = Spool(self.data)
+        app = CollectorApp(
+            self.sink, Forward(self.data), Authorizer("k"), max_body_bytes=1 << 20, in_flight_bytes=1 << 22
+        )
+        self.client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+
+    def send(self, *spans: bytes) -> int:
+        """How many of these are refused."""
+        content = encode_bytes(b"".join(encode_bytes(span, 2) for span in spans), 2, 1)
+        answer = self.client.post("/v1/traces", content=content, headers={"content-type": PROTOBUF})
+        assert answer.status_code == 200, answer.content
+        return int(ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans)
+
+    def send_json(self, *spans: dict[str, Any]) -> int:
+        document = {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+        answer = self.client.post("/v1/traces", json=document)
+        assert answer.status_code == 200, answer.content
+        return int(answer.json().get("partialSuccess", {}).get("rejectedSpans", 0))
+
+    def incomplete(self) -> list[str]:
+        """Why each run is not complete, as lists and as itself."""
+        self.sink.close()
+        self._start()
+        with Store.open(self.data) as store:
+            listed = [one.incomplete for one in store.summaries()]
+            assert [one.incomplete for one in store.trajectories()] == listed
+        return listed
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(DataDir(tmp_path))
+    yield site
+    site.sink.close()
+
+
+def span(id: bytes, operation: str, parent: bytes = ROOT, **more: Any) -> Span:
+    made = Span(
+        **{
+            "trace_id": TRACE,
+            "span_id": id,
+            "parent_span_id": parent,
+            "name": f"{operation} it",
+            "start_time_unix_nano": 1_700_000_000_000_000_000 + id[0],
+            "end_time_unix_nano": 1_700_000_000_000_001_000 + id[0],
+            **more,
+        }
+    )
+    made.attributes.add(key="gen_ai.operation.name").value.string_value = operation
+    return made
+
+
+def run() -> list[bytes]:
+    """An agent with a call, which came as they should."""
+    return [one.SerializeToString() for one in (span(ROOT, "invoke_agent", b""), span(b"\x0b" * 8, "chat"))]
+
+
+def good_leaf() -> bytes:
+    return span(LEAF, "chat").SerializeToString()
+
+
+def with_attributes() -> bytes:
+    leaf = span(LEAF, "chat")
+    for number in range(9):
+        leaf.attributes.add(key=f"a{number}").value.int_value = 1
+    return leaf.SerializeToString()
+
+
+def broken_text() -> bytes:
+    return good_leaf().replace(b"chat it", b"ch\xfft it")
+
+
+def truncated() -> bytes:
+    return good_leaf()[:-4]
+
+
+REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "too many attributes": (with_attributes, "more than 8 attributes"),
+    "times": (lambda: span(LEAF, "chat", start_time_unix_nano=0).SerializeToString(), "nanoseconds since 1970"),
+    "too large": (lambda: span(LEAF, "chat", trace_state="x" * 5000).SerializeToString(), "over 4000 bytes"),
+    "parent": (lambda: span(LEAF, "chat", parent_span_id=b"short").SerializeToString(), "parent span id"),
+    "text": (broken_text, "no UTF-8"),
+    "damaged bytes": (truncated, "damaged bytes"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_protobuf, "MAX_ATTRIBUTES", 8)
+    monkeypatch.setattr(check_protobuf, "MAX_SPAN_BYTES", 4000)
+    monkeypatch.setattr(decode_json, "MAX_ATTRIBUTES", 8)
+
+
+@pytest.mark.parametrize("kind", list(REFUSED))
+@pytest.mark.parametrize("together", [True, False])
+def test_a_run_of_which_a_span_was_refused_is_not_complete(site: Site, kind: str, together: bool) -> None:
+    make, why = REFUSED[kind]
+    if together:
+        assert site.send(*run(), make()) == 1
+    else:
+        assert [site.send(make()), site.send(*run())] == [1, 0]
+    [said] = site.incomplete()
+    assert said.startswith("a span was refused: ")
+    assert why in said
+    assert site.send(make()) == 1  # again: it is the same one
+    assert site.incomplete() == [said]
+    assert site.send(good_leaf()) == 0
+    assert site.incomplete() == [""]
+    assert site.send(make()) == 1  # what came as it should is there
+    assert site.incomplete() == [""]
+
+
+JSON_LEAF = {
+    "traceId": TRACE.hex(),
+    "spanId": LEAF.hex(),
+    "parentSpanId": ROOT.hex(),
+    "name": "chat it",
+    "startTimeUnixNano": "1700000000000000012",
+    "endTimeUnixNano": "1700000000000001012",
+    "attributes": [{"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"attributes": [{"key": "n", "value": {"intValue": "many"}}]}, "not a whole number"),
+        ({"attributes": [{"key": str(n), "value": {}} for n in range(9)]}, "more than 8 attributes"),
+        ({"startTimeUnixNano": None}, "nanoseconds since 1970"),
+        ({"name": 5}, "name is no text"),
+        ({"traceId": TRACE.hex().upper(), "parentSpanId": "zz"}, "parent span id"),
+        ({"spanId": "zz"}, "span id"),
+    ],
+)
+def test_the_same_holds_for_json(site: Site, change: dict[str, Any], why: str) -> None:
+    site.send(*run())
+    assert site.send_json({**JSON_LEAF, **change}) == 1
+    [said] = site.incomplete()
+    assert said.startswith("a span was refused: ")
+    assert why in said
+    assert site.send_json(JSON_LEAF) == 0
+    assert site.incomplete() == ([said] if "spanId" in change else [""])  # without its id none is known to be it
+
+
+def test_of_spans_under_a_resource_that_cannot_be_read_each_is_missed(site: Site) -> None:
+    site.send(*run())
+    document = {
+        "resourceSpans": [{"resource": {"attributes": 5}, "scopeSpans": [{"spans": [JSON_LEAF]}]}],
+    }
+    answer = site.client.post("/v1/traces", json=document)
+    assert answer.json()["partialSuccess"]["rejectedSpans"] == "1"
+    request = ExportTraceServiceRequest()
+    of_resource = request.resource_spans.add()
+    of_resource.resource.attributes.add(key="service.name").value.string_value = "svc"
+    of_resource.scope_spans.add().spans.append(span(b"\x0d" * 8, "chat"))
+    body = request.SerializeToString().replace(b"svc", b"\xff\xff\xff")
+    answer = site.client.post("/v1/traces", content=body, headers={"content-type": PROTOBUF})
+    assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 1
+    [said] = site.incomplete()
+    assert said.count("a span was refused") == 2
+
+
+def test_what_stands_in_is_small_and_shown_as_no_part_of_the_run(site: Site) -> None:
+    huge = span(LEAF, "chat", name="n" * 3000, trace_state="x" * 3000)
+    huge.attributes.add(key="arttrace.trajectory.id").value.string_value = "t" * 3000
+    site.send(*run(), huge.SerializeToString())
+    assert len(site.incomplete()[0]) < 500
+    with Store.open(site.data) as store:
+        [stands_in] = [one for one in store.spans(TRACE.hex()) if one.span_id == LEAF.hex()]
+        assert len(json.dumps(stands_in.attributes)) < 200
+        assert (len(stands_in.name) <= 100, len(stands_in.status_message) <= 200) == (True, True)
+        [run_of_it] = store.trajectories()
+        assert len(run_of_it.calls) == 1
+        for view in ("spans", "calls", "trajectories", "agents"):
+            assert LEAF.hex() not in str(store.sql(f"SELECT * FROM {view}")[1])
+        assert store.sql("SELECT calls FROM trajectories")[1] == [(1,)]
+
+
+def test_refused_spans_alone_are_no_run(site: Site) -> None:
+    site.send(truncated())
+    assert site.incomplete() == []
+    with Store.open(site.data) as store:
+        assert store.sql("SELECT * FROM trajectories")[1] == []
+        assert store.recorded_ids(limit=5) == []

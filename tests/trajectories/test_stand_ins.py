@@ -1,0 +1,137 @@
+"""Which runs lack a span that was refused, and when they do not any more."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.identity.stand_ins import is_stand_in, stand_in
+
+TRACE = "ab" * 16
+
+
+def span(id: int, operation: str | None, parent: int | None = None, *, end: int = 9, **said: Any) -> SpanRow:
+    attributes = {semconv.OPERATION_NAME: operation} if operation else {}
+    above = f"{parent:016x}" if parent is not None else None
+    return SpanRow(TRACE, f"{id:016x}", "it", id, end, parent_span_id=above, attributes=attributes | said)
+
+
+def refused(id: int | None, parent: int | None = None, why: str = "too large", **more: Any) -> SpanRow:
+    above = f"{parent:016x}" if parent is not None else None
+    found = stand_in(
+        why,
+        **{
+            "trace_id": TRACE,
+            "span_id": None if id is None else f"{id:016x}",
+            "parent_span_id": above,
+            "name": "it",
+            **more,
+        },
+    )
+    assert found is not None
+    return found
+
+
+def incomplete(*spans: SpanRow) -> dict[str, str]:
+    """By run; the same in every order."""
+    found = [{one.id: one.incomplete for one in build_trajectories(order)} for order in itertools.permutations(spans)]
+    assert all(one == found[0] for one in found)
+    return found[0]
+
+
+RUN = (span(1, "invoke_agent"), span(2, "chat", 1))
+SAID = "a span was refused: too large"
+
+
+def test_a_run_lacks_what_was_refused_until_it_comes() -> None:
+    assert incomplete(*RUN) == {TRACE: ""}
+    assert incomplete(*RUN, refused(3, 1)) == {TRACE: SAID}
+    assert incomplete(*RUN, refused(3, 1), refused(3, 1)) == {TRACE: SAID}
+    assert incomplete(*RUN, refused(3, 1), span(3, "chat", 1)) == {TRACE: ""}
+    assert incomplete(*RUN, refused(3, 1), span(3, "chat", 1, end=0)) == {TRACE: f"{SAID}; call in progress"}
+    assert incomplete(*RUN, refused(None, 1)) == {TRACE: SAID}
+
+
+def test_its_revision_says_so_too() -> None:
+    whole, lacking = (build_trajectories(spans)[0] for spans in (RUN, (*RUN, refused(3, 1))))
+    assert whole.revision != lacking.revision
+    assert [one.call.span_id for one in whole.calls] == [one.call.span_id for one in lacking.calls]
+    assert lacking.conflicts == 0
+
+
+def test_several_reasons_are_counted_and_bounded() -> None:
+    several = [refused(10 + n, 1, f"reason {n}") for n in range(5)]
+    [one] = build_trajectories([*RUN, *several, *(refused(20 + n, 1, "reason 0") for n in range(2))])
+    assert one.incomplete == (
+        "3 spans were refused: reason 0; a span was refused: reason 1; a span was refused: reason 2; "
+        "spans refused for other reasons: 2"
+    )
+
+
+TWO = (
+    span(1, "invoke_agent", **{semconv.TRAJECTORY_ID: "one"}),
+    span(2, "invoke_agent", **{semconv.TRAJECTORY_ID: "two"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("missed", "lacking"),
+    [
+        (refused(3, 1), {"one"}),
+        (refused(3, 2), {"two"}),
+        (refused(3, trajectory_id="two"), {"two"}),
+        (refused(3, 1, trajectory_id="two"), {"two"}),
+        (refused(3, trajectory_id="three"), set()),
+        (refused(3), {"one", "two"}),
+        (refused(3, 7), {"one", "two"}),
+        (refused(3, 3), {"one", "two"}),
+        (refused(3, trace_id="cd" * 16), set()),
+        (refused(3, trace_id="cd" * 16, trajectory_id="one"), {"one"}),
+    ],
+)
+def test_the_run_that_it_named_or_that_its_parent_is_of_lacks_it(missed: SpanRow, lacking: set[str]) -> None:
+    assert incomplete(*TWO, missed) == {id: SAID if id in lacking else "" for id in ("one", "two")}
+
+
+def test_what_stands_under_another_that_was_refused_is_of_its_run() -> None:
+    found = incomplete(*TWO, refused(4, 3, "deep"), refused(3, 2))
+    assert found == {"one": "", "two": "a span was refused: deep; a span was refused: too large"}
+    assert set(incomplete(*TWO, refused(4, 3), refused(3, 4))) == {"one", "two"}  # each other's parents
+
+
+def test_it_stands_above_nothing() -> None:
+    """What was refused is missed above its children as what never came is."""
+    [run] = incomplete(span(2, "chat", 1), refused(1)).values()
+    assert run == f"{SAID}; root missing"
+
+
+def test_it_is_no_run_and_part_of_none() -> None:
+    assert incomplete(refused(3)) == {}
+    assert incomplete(refused(3, 1), span(1, None)) == {}
+
+
+@pytest.mark.parametrize("trace_id", [None, "", "0" * 32, "zz" * 16, "ab", 5, "ab" * 16 + "\n"])
+def test_there_is_none_without_a_trace(trace_id: Any) -> None:
+    assert stand_in("why", trace_id=trace_id) is None
+
+
+def test_whatever_was_read_of_a_span_it_is_small_and_valid() -> None:
+    made = stand_in(
+        "\ud800" * 5000,
+        trace_id=TRACE.upper(),
+        span_id=7,
+        parent_span_id="0" * 16,
+        name="\ud800" * 5000,
+        start_ns=1 << 80,
+        trajectory_id="x" * 5000,
+    )
+    assert made is not None
+    assert is_stand_in(made)
+    assert (made.trace_id, made.parent_span_id, made.start_ns, len(made.span_id)) == (TRACE, None, 1, 16)
+    assert (len(made.name), len(made.status_message)) == (100, 200)
+    assert made.attributes == {semconv.OPERATION_NAME: semconv.OPERATION_REFUSED}
