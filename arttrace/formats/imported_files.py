@@ -224,6 +224,8 @@ class _Reader:
             return self._is(training_rows.KIND, training_rows.records(item, source, place, self._ids))
         if has_messages:
             return self._is("conversations", self._conversations.records(item))
+        if not item:
+            raise ValueError("an object without any keys")
         raise ValueError(f"an object of no known form, with the keys {', '.join(map(str, list(item)[:8]))}")
 
     def _of_otlp(self, request: dict[str, Any]) -> Iterator[Record]:

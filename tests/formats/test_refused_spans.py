@@ -172,3 +172,8 @@ def test_a_run_stays_incomplete_when_it_is_exported_and_imported(tmp_path: Path)
 def test_refused_spans_are_not_counted_as_spans() -> None:
     found = read_file(lines(*FORMS["otlp"][0], FORMS["otlp"][1]), "x")
     assert (found.spans, found.traces, found.refused, found.unread) == (1, 1, 1, {})
+
+
+def test_an_object_that_says_nothing_is_called_so() -> None:
+    found = read_file(lines(FORMS["otlp"][0][0], {}), "x")
+    assert (found.refused, found.reasons) == (1, ["line 2: an object without any keys"])
