@@ -15,7 +15,7 @@ from typing import Any
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import answers, inputs, plain, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import ToolCallPart, canonical_json
@@ -126,7 +126,7 @@ def _conversation(
 
 def _behind(
     messages: Sequence[dict[str, Any]], last: int, trace_id: str, root_id: str, end_ns: int
-) -> Iterator[SpanRow | NotHeld]:
+) -> Iterator[SpanRow | LeftOutItem]:
     """What the last answer's tools returned, which no later prompt says, as spans of their own, a nanosecond apart up
     to `end_ns`; the rest is counted, also where an earlier tool call had the same id, or no id and the same words."""
     if last + 1 >= len(messages):
@@ -138,7 +138,7 @@ def _behind(
         id = message.get("tool_call_id")
         call = next((one for one in asked if not id or one.id == id), None) if message["role"] == "tool" else None
         if call is None:
-            yield NotHeld("messages behind the last answer")
+            yield LeftOutItem("messages behind the last answer")
             continue
         asked.remove(call)
         yield SpanRow(
@@ -171,7 +171,7 @@ def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Read
         if value is not None:
             yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=time_ns)
         elif isinstance(item.get(name), float):
-            yield NotHeld("rewards that are no finite numbers")
+            yield LeftOutItem("rewards that are no finite numbers")
 
 
 def _task(item: dict[str, Any]) -> str | None:

@@ -21,7 +21,7 @@ from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
 from arttrace.formats.files.items import Item, ItemFile
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.files.unpacked import Unreadable
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.otlp.check_protobuf import check_protobuf, check_protobuf_logs, one_by_one
 from arttrace.formats.otlp.decode_json import json_logs, json_spans
 from arttrace.formats.otlp.decode_protobuf import protobuf_spans
@@ -171,7 +171,7 @@ class _Reader:
         left_out: list[str] = []
         try:
             for one in read():
-                if isinstance(one, NotHeld):
+                if isinstance(one, LeftOutItem):
                     left_out.append(one.what)
                 else:
                     records.append(checked(one))
@@ -243,7 +243,7 @@ class _Reader:
 
 def _as_stored(records: Iterable[Read]) -> Iterator[Read]:
     """The records as the store will read them; one that it could not read raises ValueError."""
-    return (one if isinstance(one, NotHeld) else decode_record(encode_record(one)) for one in records)
+    return (one if isinstance(one, LeftOutItem) else decode_record(encode_record(one)) for one in records)
 
 
 def _protobuf(data: bytes, found: Imported) -> Iterator[Record]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from arttrace.formats.left_out import NotHeld
+from arttrace.formats.left_out import LeftOutItem
 from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
@@ -185,11 +185,11 @@ class ImportedRun:
             ),
         )
 
-    def rewards(self, values: Mapping[str, Any]) -> Iterator[Reward | NotHeld]:
+    def rewards(self, values: Mapping[str, Any]) -> Iterator[Reward | LeftOutItem]:
         """One for each that is a number."""
         for name, given in values.items():
             value = finite(given)
             if value is not None:
                 yield Reward(id=f"{self.id}:{name}", trajectory_id=self.id, value=value, name=name, time_ns=self._start)
             elif given is not None:
-                yield NotHeld("rewards that are no numbers")
+                yield LeftOutItem("rewards that are no numbers")

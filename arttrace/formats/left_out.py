@@ -7,11 +7,11 @@ import msgspec
 from arttrace.records.record import Record
 
 
-class NotHeld(msgspec.Struct, frozen=True):
+class LeftOutItem(msgspec.Struct, frozen=True):
     """Something in a file that no record can represent: `what` names its kind in the plural, for the count that is
     printed."""
 
     what: str
 
 
-Read = Record | NotHeld
+Read = Record | LeftOutItem

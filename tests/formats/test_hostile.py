@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from arttrace.collector.otlp.receiver import failed
 from arttrace.formats.evaluations import rewards_of
 from arttrace.formats.imported_files import Unreadable, read_file
-from arttrace.formats.left_out import NotHeld
+from arttrace.formats.left_out import LeftOutItem
 from arttrace.formats.otlp import decode_json
 from arttrace.formats.otlp.decode_json import parse_json
 from arttrace.formats.otlp.decode_protobuf import protobuf_spans
@@ -252,7 +252,7 @@ def test_times_of_langfuse_that_no_clock_shows() -> None:
         for value in (HUGE, float("nan"), 1)
     ]
     read = list(langfuse.records({"id": "t", "observations": observations, "scores": scores}))
-    records = [one for one in read if not isinstance(one, NotHeld)]
+    records = [one for one in read if not isinstance(one, LeftOutItem)]
     assert len(read) == len(records) + 2
     assert [decode_record(encode_record(record)) for record in records] == records
     [row] = [record for record in records if isinstance(record, SpanRow)]

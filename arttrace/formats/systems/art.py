@@ -11,7 +11,7 @@ from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
@@ -82,7 +82,7 @@ def _run(item: dict[str, Any], source: str, place: list[Any], group: Any, ids: C
     )
     yield from run.rewards({"reward": item.get("reward")})
     exchanges = item.get("exchanges")
-    yield from (NotHeld("exchanges") for _ in (exchanges if isinstance(exchanges, list) else ()))
+    yield from (LeftOutItem("exchanges") for _ in (exchanges if isinstance(exchanges, list) else ()))
 
 
 def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:

@@ -12,7 +12,7 @@ from typing import Any
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.datasets.atif import OWN
 from arttrace.formats.imported_run import ImportedRun
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
@@ -49,7 +49,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
         for ref in _objects(result.get("subagent_trajectory_ref"))
     }
     there = {one.get("trajectory_id") for one in embedded}
-    yield from (NotHeld("sub-agents in other files") for id in spawned if id not in there)
+    yield from (LeftOutItem("sub-agents in other files") for id in spawned if id not in there)
     spans = {str(own.get("agent_id")): run.root_id}
     for one in embedded:
         who = _own(one)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import SECOND, said
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.formats.systems.anthropic import chat_messages
@@ -88,7 +88,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
                 time_ns=start,
             )
         elif value is not None:
-            yield NotHeld("scores that are no numbers")
+            yield LeftOutItem("scores that are no numbers")
 
 
 def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, Any]) -> Attributes:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, lacks
-from arttrace.formats.left_out import NotHeld
+from arttrace.formats.left_out import LeftOutItem
 from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
 from arttrace.records.record import Record
@@ -45,7 +45,7 @@ class ClaudeSessions:
         self._lines: dict[str, dict[str, dict[str, Any]]] = {}
         self._unread = 0
 
-    def take(self, item: dict[str, Any]) -> Iterator[NotHeld]:
+    def take(self, item: dict[str, Any]) -> Iterator[LeftOutItem]:
         """Keeps a line. Raises ValueError for one that was said and has no place."""
         kind, id, message = item["type"], item.get("uuid"), item.get("message")
         if kind in ("user", "assistant"):
@@ -56,9 +56,9 @@ class ClaudeSessions:
         if isinstance(id, str) and isinstance(item.get("sessionId"), str):  # only its place in the tree counts
             self._lines.setdefault(item["sessionId"], {})[id] = {"parentUuid": item.get("parentUuid")}
         if kind == "attachment":
-            yield NotHeld("attachments")
+            yield LeftOutItem("attachments")
         elif isinstance(id, str) and kind not in _NOT_SAID:
-            yield NotHeld(f"lines of type {kind[:40]}")
+            yield LeftOutItem(f"lines of type {kind[:40]}")
 
     def miss(self) -> None:
         """A line of the file cannot be read, and so not whose it is."""

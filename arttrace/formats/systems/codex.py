@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, hashed, lacks
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.record import Record
@@ -45,7 +45,7 @@ class CodexSessions:
         """Keeps a line; the spans of the session before it, where this begins another."""
         if item["type"] not in _READ:
             if item["type"] not in _NOT_SAID:
-                yield NotHeld(f"lines of type {item['type'][:40]}")
+                yield LeftOutItem(f"lines of type {item['type'][:40]}")
             return
         if item["type"] == "session_meta" and any(line["type"] == "response_item" for line in self._lines):
             yield from self.finish()
@@ -113,7 +113,7 @@ class _Session:
 
     def _item(self, item: Any, at: int | None) -> Iterator[Read]:
         if not isinstance(item, dict):
-            yield NotHeld("items that are no objects")
+            yield LeftOutItem("items that are no objects")
             return
         kind = item.get("type", "message" if "role" in item else None)  # of the first versions
         match kind:
@@ -147,7 +147,7 @@ class _Session:
                 content = _parts(output) if isinstance(output, list) else output
                 self._history.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
             case _ if str(kind) not in _NOT_SAID:
-                yield NotHeld(f"items of type {str(kind)[:40]}")
+                yield LeftOutItem(f"items of type {str(kind)[:40]}")
 
     def _said(self, at: int | None) -> dict[str, Any]:
         if self._reply is None:

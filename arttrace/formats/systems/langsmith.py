@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.imported_run import hashed, said
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.formats.systems.anthropic import chat_messages
@@ -110,7 +110,7 @@ def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iter
                 time_ns=_time(one.get("created_at")) or start,
             )
         else:
-            yield NotHeld("feedback without a score")
+            yield LeftOutItem("feedback without a score")
 
 
 def _call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], metadata: dict[str, Any]) -> Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records.reward import Reward
@@ -68,7 +68,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
                 time_ns=_time(one.get("created_at")) or start,
             )
         else:
-            yield NotHeld("annotations without a score")
+            yield LeftOutItem("annotations without a score")
 
 
 def _attributes(item: dict[str, Any]) -> Attributes:

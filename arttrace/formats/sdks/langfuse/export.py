@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.left_out import NotHeld, Read
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.api import NotNumeric, observation, reward
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.trajectories.decoding.attribute_values import from_json
@@ -26,18 +26,18 @@ def records(trace: dict[str, Any]) -> Iterator[Read]:
         if isinstance(item, dict) and isinstance(item.get("id"), str):
             yield observation(_of_trace(item, trace))
         else:
-            yield NotHeld("observations without an id")
+            yield LeftOutItem("observations without an id")
             if (missed := stand_in("an observation without an id", trace_id=hex_id(trace["id"], 32))) is not None:
                 yield missed
     scores = trace.get("scores")
     for score in scores if isinstance(scores, list) else ():
         if not isinstance(score, dict):
-            yield NotHeld("scores with nothing but an id")
+            yield LeftOutItem("scores with nothing but an id")
             continue
         try:
             given = reward(_of_api(score, trace["id"]))
         except NotNumeric:
-            yield NotHeld("scores that are no numbers")
+            yield LeftOutItem("scores that are no numbers")
         else:
             if given is not None:
                 yield given
