@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import Any
 
 import duckdb
 import msgspec
 
 from arttrace.formats.journal_entry import decode_payload
+from arttrace.records import semconv
 from arttrace.records.record import PlainRecord, Record
+from arttrace.records.span import SpanRow
 from arttrace.store.rows.encode import EncodedSpan, encode_rows
 from arttrace.store.transactions import is_ctrl_c
 from arttrace.system.journal import Segment, read_segment
+from arttrace.trajectories.identity.stand_ins import stand_in
 
 _BATCH_BYTES = 8 << 20
 _OF_THE_DATA = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputException)
@@ -29,6 +33,8 @@ class SegmentBatch(msgspec.Struct, array_like=True):
     others: list[PlainRecord] = []
     refused: list[str] = []
     """Why records since the batch before are left out."""
+    stand_ins: list[EncodedSpan] = []
+    """What stands in for those of them that are spans (trajectories/identity/stand_ins.py)."""
     corrupt: int = 0
     """Damaged stretches since the batch before, and their bytes."""
     skipped_bytes: int = 0
@@ -78,7 +84,18 @@ def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
         if not is_of_the_data(error):
             raise
         if len(records) == 1:
-            batch.refused.append(f"{type(error).__name__} in a {type(records[0]).__name__}")
+            [record] = records
+            batch.refused.append(f"{type(error).__name__} in a {type(record).__name__}")
+            if isinstance(record, SpanRow):
+                batch.stand_ins += encoded_stand_in(
+                    error,
+                    trace_id=record.trace_id,
+                    span_id=record.span_id,
+                    parent_span_id=record.parent_span_id,
+                    name=record.name,
+                    start_ns=record.start_ns,
+                    trajectory_id=record.attributes.get(semconv.TRAJECTORY_ID),
+                )
         else:
             for record in records:
                 _add_records(batch, [record])
@@ -88,6 +105,18 @@ def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
                 batch.spans.append(one)
             else:
                 batch.others.append(one)
+
+
+def encoded_stand_in(error: Exception, **read: Any) -> list[EncodedSpan]:
+    """What stands in for a span that cannot be stored, from what `stand_in` takes of it; nothing where its trace is not
+    known, or the same error meets the stand-in."""
+    instead = stand_in(f"it cannot be stored ({type(error).__name__})", **read)
+    try:
+        return [] if instead is None else [one for one in encode_rows([instead]) if isinstance(one, EncodedSpan)]
+    except Exception as again:
+        if not is_of_the_data(again):
+            raise
+        return []
 
 
 def is_of_the_data(error: Exception) -> bool:

@@ -14,15 +14,22 @@ from pathlib import Path
 
 import duckdb
 
+from arttrace.records import semconv
 from arttrace.records.span import SpanRow
-from arttrace.store.ingest.batches import is_of_the_data, read_batches
+from arttrace.store.ingest.batches import encoded_stand_in, is_of_the_data, read_batches
 from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
+from arttrace.store.rows.tables import OPERATION, SPANS
 from arttrace.system.journal import Segment, list_segments
 
 _log = logging.getLogger("arttrace")
+_READ = {
+    name: list(SPANS.columns).index(name)
+    for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns", "trajectory_id")
+}
+"""Where a row of `span_records` has what `stand_in` takes of a span."""
 
 
 def ingest_segments(
@@ -54,6 +61,8 @@ def _take_segment(
                 segment.kept_as.touch()
             if batch.end > offset:
                 offset = batch.end
+                if batch.stand_ins:
+                    _store_apart(writer, batch.stand_ins, [])  # counted as the records that they stand in for
                 new += _store(writer, [*batch.spans, *batch.others], segment, offset, refused)
     damaged = batch.unreadable or corrupt or refused
     if damaged:
@@ -108,8 +117,15 @@ def _store_apart(writer: Writer, records: Sequence[EncodedRecord], refused: list
         if not is_of_the_data(error):
             raise
         if len(records) == 1:
-            kind = SpanRow if isinstance(records[0], EncodedSpan) else type(records[0])
+            [record] = records
+            kind = SpanRow if isinstance(record, EncodedSpan) else type(record)
             refused.append(f"{type(error).__name__} in a {kind.__name__}")
+            if isinstance(record, EncodedSpan) and record.columns[OPERATION] != semconv.OPERATION_REFUSED:
+                read = {name: record.columns[at] for name, at in _READ.items()}
+                if read["trajectory_id"] == record.trace_id:  # as of a span that names none: its parent's counts
+                    read["trajectory_id"] = None
+                for one in encoded_stand_in(error, **read):
+                    _store_apart(writer, [one], [])
             return 0
     middle = len(records) // 2
     return _store_apart(writer, records[:middle], refused) + _store_apart(writer, records[middle:], refused)
