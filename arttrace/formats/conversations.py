@@ -170,7 +170,7 @@ def _rewards(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Read
         value = finite(item.get(name))
         if value is not None:
             yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=time_ns)
-        elif isinstance(item.get(name), float):
+        elif isinstance(item.get(name), (int, float)):
             yield LeftOutItem("rewards that are no finite numbers")
 
 

@@ -94,7 +94,16 @@ def test_a_file_that_is_not_there_imports_nothing_and_makes_no_store(
     there = tmp_path / "there.jsonl"
     there.write_text('{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n')
     said = said_by(monkeypatch, capsys, "import", "--dir", str(tmp_path / "d"), str(there), str(tmp_path / "missing"))
-    assert f"error: {tmp_path / 'missing'} cannot be read: No such file or directory" in said
+    assert f"error: {tmp_path / 'missing'} cannot be read: No such file or directory\nCheck its path." in said
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_pipe_is_not_imported_and_makes_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    said = said_by(monkeypatch, capsys, "import", "--dir", str(tmp_path / "d"), str(tmp_path / "pipe"))
+    assert f"error: {tmp_path / 'pipe'} is a pipe or a device, and is read twice\nWrite it to a file" in said
     assert not (tmp_path / "d").exists()
 
 

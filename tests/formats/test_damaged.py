@@ -110,6 +110,7 @@ def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None
         (zstandard.compress(ONE) + b"garbage", 1, "the end of the file: it is not a complete zstd file"),
         (bz2.compress(ONE) + b"garbage", 1, "the end of the file: it is not a complete bzip2 file"),
         (lzma.compress(ONE) + b"garbage", 1, "the end of the file: it is not a complete xz file"),
+        (b'{"n":' + b"1" * 5000 + b"}\n" + ONE, 1, "line 1: .* cannot be read: a number of 5,000 digits; fix it"),
         (ONE + b"\n" + bytes(40), 1, "line 2"),
         (ONE + b"\n\xff\xfe", 1, "line 2"),
         (b'{"object":"list","has_more":true,"data":[' + ONE + b"]}", 1, "one page of an answer that has more"),

@@ -65,8 +65,12 @@ ART = {
         (ATIF, {"sub-agents in other files": 1}),
         (ART, {"exchanges": 2}),
         ({**SWE, "reward": "good"}, {"rewards that are no numbers": 1}),
+        (
+            {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "reward": 10**400},
+            {"rewards that are no finite numbers": 1},
+        ),
     ],
-    ids=["langsmith", "braintrust", "phoenix", "atif", "art", "swe-agent"],
+    ids=["langsmith", "braintrust", "phoenix", "atif", "art", "swe-agent", "conversation"],
 )
 def test_what_no_record_holds_is_counted(item: dict[str, Any], left_out: dict[str, int]) -> None:
     found, runs = read(lines(item))

@@ -55,6 +55,8 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
         if not os.access(file, os.R_OK):
             with _read(file):
                 file.open("rb").close()
+        if not file.is_file():
+            raise ArttraceError(f"{file} is a pipe or a device, and is read twice", "Write it to a file first.")
     ids = ContentIds()
     with open_store(data, create=True) as store:
         for file in distinct.values():
@@ -91,7 +93,8 @@ def _read(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArttraceError(f"{file} cannot be read: {error.strerror or error}") from error
+        hint = "Check its path." if isinstance(error, FileNotFoundError) else None
+        raise ArttraceError(f"{file} cannot be read: {error.strerror or error}", hint) from error
 
 
 def _report(file: Path, imported: Imported, new: int, already_stored: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO, Protocol, cast
 
 from arttrace.formats.files.unpacked import Unpacked, Unreadable, packing_of
-from arttrace.records.values.lenient_json import read_json, well_formed
+from arttrace.records.values.lenient_json import bounded_integer, read_json, well_formed
 from arttrace.records.values.nesting import UNREADABLE
 
 Item = tuple[str, Any]
@@ -34,7 +34,7 @@ _NOT_READ = {
 }
 """What files begin with that are not read as they are."""
 _BRACKETS = (b"{", b"[")
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(parse_int=bounded_integer)
 _LONGEST_WORD = 16
 """At least as long as any word or escape of JSON, which the end of what was read by now may cut."""
 

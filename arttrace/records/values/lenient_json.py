@@ -18,6 +18,17 @@ _MAY_BE_JSON = frozenset('"{[-0123456789NI \t\r\n')
 """What a JSON text begins with that msgspec refuses and that may be read all the same: no `true`, `false` or `null`."""
 
 
+def bounded_integer(digits: str) -> int:
+    """The number of a JSON text. Raises ValueError where it has more digits than Python takes for a number."""
+    try:
+        return int(digits)
+    except ValueError:
+        raise ValueError(f"a number of {len(digits):,} digits") from None
+
+
+_DECODER = json.JSONDecoder(parse_int=bounded_integer)
+
+
 def read_json(text: str | bytes) -> Any:
     """The value of a JSON text. Raises ValueError if it is not JSON, RecursionError if it is too deep."""
     try:
@@ -33,7 +44,7 @@ def read_json(text: str | bytes) -> Any:
 def read_lenient(text: str | bytes) -> Any:
     """The value of a JSON text that msgspec refuses. Raises ValueError if it is not JSON, RecursionError if it is too
     deep."""
-    return well_formed(json.loads(text.decode(errors="replace") if isinstance(text, bytes) else text))
+    return well_formed(_DECODER.decode(text.decode(errors="replace") if isinstance(text, bytes) else text))
 
 
 def well_formed(value: Any) -> Any:
