@@ -18,22 +18,30 @@ class GroupCommit:
     def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
         self._queue: queue.SimpleQueue[tuple[bytes, Future[None]] | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="arttrace-journal", daemon=True)
         self._thread.start()
 
     def append(self, payload: bytes) -> Future[None]:
-        """A future that is done when the payload is on the disk. It raises OSError when the disk refuses: the payload
-        is then to be sent again, and may be in the journal all the same."""
+        """A future that is done when the payload is on the disk. It raises OSError when the disk refuses, or after
+        `close`: the payload is then to be sent again, and may be in the journal all the same."""
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()  # a task that waits for it may be cancelled, the others are answered
-        self._queue.put((payload, done))
+        with self._closing:
+            if self._closed:
+                done.set_exception(OSError("the journal is closed"))
+            else:
+                self._queue.put((payload, done))
         return done
 
     def close(self) -> None:
         """Finish what was appended, and seal the journal. The second time does nothing."""
-        if not self._thread.is_alive():
-            return
-        self._queue.put(None)
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.put(None)
         self._thread.join()
         with contextlib.suppress(OSError):
             self._writer.close()

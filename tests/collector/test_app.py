@@ -222,6 +222,16 @@ def test_nothing_is_acknowledged_whose_flush_failed_while_its_segment_was_sealed
     commit.close()
 
 
+def test_what_comes_after_the_end_is_answered_and_is_to_be_sent_again(tmp_path: Path) -> None:
+    commit = GroupCommit(JournalWriter(tmp_path, fsync_interval_s=None))
+    assert commit.append(b"1").result(60) is None
+    commit.close()
+    assert isinstance(commit.append(b"2").exception(10), OSError)
+    commit.close()
+    [segment] = list_segments(tmp_path)
+    assert [payload for _, payload in read_segment(segment.path, 0)] == [b"1"]
+
+
 def test_a_request_that_is_given_up_costs_the_others_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushing, go_on = threading.Event(), threading.Event()
 
