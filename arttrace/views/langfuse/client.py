@@ -39,6 +39,10 @@ class LangfuseAway(LangfuseError, MayPass):
     """Langfuse cannot be reached, or does not answer for now; nothing of what was not acknowledged is lost."""
 
 
+class WrongKeys(LangfuseError):
+    """Langfuse does not know the keys, or lets them do nothing here (401 or 403)."""
+
+
 class Refused(LangfuseError):
     """Langfuse refused what was sent (400 or 413): another request may pass."""
 
@@ -75,9 +79,11 @@ class LangfuseClient:
         self._http.close()
 
     def project(self) -> str | None:
-        """The id of the keys' project, None where the server does not tell it."""
+        """The id of the keys' project, None where the server does not tell it. Raises WrongKeys."""
         try:
             said = _json(self._ask("GET", _PROJECTS))
+        except WrongKeys:
+            raise
         except LangfuseError:
             return None
         projects = said.get("data") if isinstance(said, dict) else None
@@ -220,7 +226,7 @@ class LangfuseClient:
     def _refusal(self, path: str, answer: httpx.Response) -> LangfuseError:
         status, reason = answer.status_code, secrets.without_known(_reason(answer))
         if status in (401, 403):
-            return LangfuseError(
+            return WrongKeys(
                 f"{self._at} refused the keys ({status}{reason})",
                 "Check LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY, and that LANGFUSE_BASE_URL is their server.",
             )

@@ -118,6 +118,16 @@ def _run(data: DataDir, server: LangfuseServer, *args: str) -> tuple[int, str]:
     return done.exit_code, done.output + (f"\n{done.exception}" if done.exception else "")
 
 
+def test_a_push_of_nothing_new_says_that_the_keys_are_wrong(tmp_path: Path) -> None:
+    data = _stored(tmp_path)
+    with langfuse_server() as server:
+        assert _run(data, server, "push")[0] == 0
+        environ = {**server.environ(), "LANGFUSE_SECRET_KEY": "another"}
+        done = CliRunner().invoke(cli, ["langfuse", "push", "--dir", str(data.root)], env=environ)
+    assert done.exit_code == 1
+    assert "refused the keys (401: Invalid credentials" in str(done.exception)
+
+
 def test_one_span_that_is_refused_costs_no_other(tmp_path: Path) -> None:
     data = _stored(tmp_path)
     bad = {(span.trace_id, span.span_id) for span in _spans(data) if span.name == "invoke_agent planner"}
