@@ -343,7 +343,7 @@ def test_an_import_of_a_large_file_says_how_far_it_is(tmp_path: Path, monkeypatc
     file.write_text("".join(json.dumps({"messages": [*talk, *talk[:number]]}) + "\n" for number in range(3)))
     done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "data")])
     assert done.exit_code == 0, done.output
-    last = done.stderr.splitlines()[-1]
+    last = [line for line in done.stderr.splitlines() if " MiB of " in line][-1]
     assert last.startswith("4 of 4 MiB of runs.jsonl, ")
     assert "per second" in last
 

@@ -168,7 +168,8 @@ def finish_all(guard: Guard) -> None:
 
 def _at_exit() -> None:
     native_threads.never_switch()
-    finish_all(_exiting)
+    with _exiting:
+        finish_all(_exiting)
     for each in _all():
         with _exiting:
             each.exit()

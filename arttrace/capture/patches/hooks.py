@@ -101,7 +101,8 @@ def uninstall() -> None:
     with _lock:
         was, _installed, _removed = _installed, False, True
     if was:
-        lifecycle.finish_all(_undoing)
+        with _undoing:
+            lifecycle.finish_all(_undoing)
         lifecycle.before_exit.remove(_close_open_calls)
         with _undoing:
             patches.undo()
