@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tomllib
 import venv
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -196,6 +197,46 @@ def test_options_before_a_command_do_what_they_do_behind_it(tmp_path: Path) -> N
 )
 def test_shared_options_may_stand_behind_a_command_of_a_command(given: list[str], meant: list[str]) -> None:
     assert options_to_the_front(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ls", "--limit", "x"], "'--limit': 'x' is given, a whole number of at least 1 is wanted."),
+        (["ls", "--limit", "0"], "'--limit': '0' is given, a whole number of at least 1 is wanted."),
+        (["ls", "--limit=-1.5"], "'--limit': '-1.5' is given, a whole number of at least 1 is wanted."),
+        (["view", "--port", "65536"], "'--port': '65536' is given, a whole number from 0 to 65535 is wanted."),
+        (["train", "--min-reward", "good"], "'--min-reward': 'good' is given, a number is wanted."),
+        (["train", "--min-reward", "nan"], "'--min-reward': 'nan' is given, a number is wanted."),
+        (["train", "--std-floor", "inf"], "'--std-floor': 'inf' is given, a number above 0 is wanted."),
+        (
+            ["serve", "--engine-memory-share", "1.5"],
+            "'--engine-memory-share': '1.5' is given, a number above 0 and of at most 1 is wanted.",
+        ),
+    ],
+)
+def test_a_number_that_is_none_is_told_with_what_is_wanted(arguments: list[str], said: str) -> None:
+    refused = CliRunner().invoke(cli, arguments)
+    assert refused.exit_code == 2
+    assert refused.output.splitlines()[-1] == f"Error: Invalid value for {said}"
+
+
+def test_no_number_of_any_command_is_refused_in_other_words() -> None:
+    def numbers(command: click.Command, path: list[str]) -> Iterator[tuple[list[str], click.Option]]:
+        for option in command.params:
+            if isinstance(option, click.Option) and option.type.name.startswith(("integer", "float")):
+                yield path, option
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from numbers(inner, [*path, name])
+
+    context = click.Context(cli)
+    groups = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    asked = [one for name, command in groups.items() if command for one in numbers(command, [name])]
+    assert len(asked) > 50
+    for path, option in asked:
+        refused = CliRunner().invoke(cli, [*path, option.opts[-1], "five"])
+        assert "'five' is given, a" in refused.output, (path, option.opts, refused.output)
+        assert "number" in refused.output
 
 
 def test_options_on_either_side_do_the_same(tmp_path: Path) -> None:

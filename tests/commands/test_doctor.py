@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -112,14 +113,36 @@ def test_a_directory_that_cannot_be_written(made: bool, tmp_path: Path, monkeypa
     if made:
         root.mkdir()
     read_only = root if made else tmp_path
-    access = os.access
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: (Path(path), mode & os.W_OK) != (read_only, os.W_OK) and access(path, mode)
-    )
+
+    def refused(path: str, mode: int = 0o777) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "mkdir", refused)
     found = _doctor(root, code=1)["data directory"]
     assert found["state"] == "error"
-    assert found["found"] == (f"{root} cannot be made: " * (not made)) + f"{read_only} cannot be written"
+    cannot = f"{read_only} cannot be written: permission denied"
+    assert found["found"] == (f"{root} cannot be made: " * (not made)) + cannot
     assert "ARTTRACE_DIR" in found["hint"]
+
+
+@pytest.mark.parametrize("in_the_way", ["a file", "/proc"])
+def test_a_directory_that_can_never_be_made(in_the_way: str, tmp_path: Path) -> None:
+    """Permissions allow it: root may write in /proc, and a program's file may be written and run."""
+    above = Path(in_the_way)
+    if above.is_absolute():
+        if not above.is_dir():
+            pytest.skip("no /proc here")
+    else:
+        above = tmp_path / in_the_way
+        above.touch(0o700)
+    found = _doctor(above / "x", code=1)["data directory"]
+    assert (found["state"], found["found"].partition(":")[0]) == ("error", f"{above / 'x'} cannot be made")
+    assert found["found"].partition(": ")[2].startswith(f"{above} cannot be written: ")
+
+
+def test_the_look_at_a_directory_leaves_nothing(tmp_path: Path) -> None:
+    _doctor(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

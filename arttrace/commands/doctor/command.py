@@ -8,7 +8,9 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 import httpx
@@ -202,14 +204,24 @@ def _version(distribution: str) -> str | None:
         return None
 
 
+def _refused_by(folder: Path) -> str:
+    """Why nothing can be made in a folder, or "". Something is made, and removed: what permissions allow may fail yet,
+    as in /proc."""
+    try:
+        Path(tempfile.mkdtemp(prefix=".arttrace-doctor-", dir=folder)).rmdir()
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
 def _directory(data: DataDir) -> Iterator[Check]:
     name = "data directory"
     if (above := data.above()) is not None:
         yield Check(name, "warning", str(data.root), beside_another(data, above))
         return
     nearest = next(folder for folder in (data.root, *data.root.parents) if folder.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        found = f"{nearest} cannot be written"
+    if refused := _refused_by(nearest):
+        found = f"{nearest} cannot be written: {refused}"
         if nearest != data.root:
             found = f"{data.root} cannot be made: {found}"
         yield Check(name, "error", found, "Give it to this user, or choose another with --dir or ARTTRACE_DIR.")

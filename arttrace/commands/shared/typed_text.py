@@ -8,6 +8,8 @@ import os
 
 import click
 
+from arttrace.commands.shared.typed_numbers import typed_number
+
 
 class _TypedText(click.types.StringParamType):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -28,9 +30,9 @@ _TYPED_TEXT = _TypedText()
 def read_as_typed(command: click.Command) -> None:
     """Let every parameter of text of a command, and of the commands in it, be what was typed. The names of files are
     left as Python has them, or the operating system would not find them: theirs is `click.Path` or `click.UNPROCESSED`.
+    And let every number be refused in words of ours.
     """
     for parameter in command.params:
-        if parameter.type is click.STRING:
-            parameter.type = _TYPED_TEXT
+        parameter.type = _TYPED_TEXT if parameter.type is click.STRING else typed_number(parameter.type)
     for inner in getattr(command, "commands", {}).values():
         read_as_typed(inner)
