@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from arttrace.records.values.units import quantity
 from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
-from arttrace.rewards.judge_errors import judge_error, may_pass, retry_after_s, short_cause
+from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error, may_pass, retry_after_s, short_cause
 from arttrace.rewards.judge_prompt import MAX_CHARS, judge_prompt
 from arttrace.rewards.transcript import Transcript
 from arttrace.system.errors import JudgeError
@@ -24,7 +24,8 @@ BACKOFF_S = 1.0
 _TIMEOUT_S = 600.0
 _CHARS_PER_TOKEN = 3  # below that of English text, so that a prompt of this many characters fits
 _NO_KEY = "arttrace"  # for a server of one's own that asks for no key; the client insists on one
-
+_READ_ALONE = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+_READ_TOO = ("ANTHROPIC_AUTH_TOKEN",)
 
 T = TypeVar("T")
 Messages = Sequence[dict[str, str]]
@@ -159,6 +160,17 @@ async def _answer(
             raise
     bill.add(litellm, response)
     return response.choices[0].message.content or "" if response.choices else ""
+
+
+def require_key(model: str, params: Mapping[str, Any]) -> None:
+    """Asks nobody. Raises JudgeUnavailable where a model's provider certainly lacks its key: one of those that litellm
+    reads from the environment alone. Of all others only an answer tells."""
+    if "api_base" in params or "api_key" in params or any(map(os.environ.get, _READ_TOO)):
+        return
+    missing = load_litellm().validate_environment(model)["missing_keys"]
+    if missing and set(missing) <= set(_READ_ALONE):
+        names = " or ".join(missing)
+        raise JudgeUnavailable(f"{model} needs a key: {names} is not set", f"Set {names} in the environment.")
 
 
 def load_litellm() -> Any:

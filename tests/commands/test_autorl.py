@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -253,6 +254,57 @@ def test_without_a_key_it_says_that_there_are_stand_ins(
     done = CliRunner().invoke(cli, ["autorl", TASK, "--base-model", "base", "--dir", str(tmp_path / "data")])
     assert "needs a key" in str(done.exception)
     assert "--stand-in" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "asks"),
+    [
+        ([], "openai/o3"),
+        (["--writer", "anthropic/claude-sonnet-4-5"], "anthropic/claude-sonnet-4-5"),
+        (["--judge", "gemini/gemini-2.5-pro"], "gemini/gemini-2.5-pro"),
+    ],
+)
+def test_a_key_that_is_missing_is_told_before_the_model_is_started(
+    options: list[str], asks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def register(*_: Any) -> None:
+        pytest.fail("the model was started")
+
+    monkeypatch.setattr(LocalBackend, "register", register)
+    for name in [name for name in os.environ if name.startswith(("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE"))]:
+        monkeypatch.delenv(name)
+    try:
+        done = CliRunner().invoke(
+            cli, ["autorl", TASK, "--base-model", "base", "--dir", str(tmp_path / "data"), *options]
+        )
+    finally:
+        arttrace.shutdown()
+    assert f"{asks} needs a key" in str(done.exception)
+    assert "_API_KEY" in str(done.exception)
+    assert "--stand-in" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "environment"),
+    [
+        ("openai/o3", {"api_base": "http://127.0.0.1:1/v1"}, {}),  # a server of one's own
+        ("openai/o3", {}, {"OPENAI_API_KEY": "k"}),
+        ("gemini/gemini-2.5-pro", {}, {"GOOGLE_API_KEY": "k"}),
+        ("anthropic/claude-sonnet-4-5", {}, {"ANTHROPIC_AUTH_TOKEN": "k"}),
+        ("bedrock/x", {}, {}),  # a profile or a role may hold it
+        ("together_ai/x", {}, {}),  # litellm reads further names
+        ("ollama/x", {}, {}),
+        ("unknown/x", {}, {}),
+    ],
+)
+def test_a_key_that_may_be_elsewhere_is_not_missing(
+    model: str, params: dict[str, str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    judge_calls.require_key(model, params)
 
 
 @pytest.mark.parametrize("fail", ["one", "all"])

@@ -20,6 +20,7 @@ from arttrace.loop.backend import LocalBackend
 from arttrace.loop.model import TrainableModel
 from arttrace.mcp import Offer, connect, read_offer
 from arttrace.records.values.units import quantity
+from arttrace.rewards.judge_calls import require_key
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.system.errors import JudgeError
 from arttrace.system.files import replace_file
@@ -148,6 +149,9 @@ def command(
 
 async def _run(state: State, file: StateFile, data: DataDir, params: dict[str, Any], settings: dict[str, Any]) -> State:
     plan = state.plan
+    if len(state.scenarios) < plan.scenarios:
+        for asked in dict.fromkeys((plan.writer, plan.judge)):
+            require_key(asked, params)
     offer = await _offer(plan.mcp) if plan.mcp is not None else None
     async with LocalBackend(data.root) as backend:
         model = TrainableModel(plan.policy, plan.base_model)
