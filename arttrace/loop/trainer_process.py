@@ -120,8 +120,8 @@ class TrainerProcess:
             order = {"id": self._orders, **wanted}
             child = await self._started()
             self._works = True  # also when this is cancelled: a step that has changed the weights goes on
-            await child.send(msgspec.json.encode(order))
             try:
+                await child.send(msgspec.json.encode(order))
                 answer = await self._answer(child)
             except asyncio.CancelledError:
                 child.send_at_once(msgspec.json.encode({"cancel": order["id"]}))

@@ -39,6 +39,21 @@ main()
 """
 """`arttrace`, which goes on after it first told its progress only when something more was ordered."""
 
+LATE = """
+import json, sys, time
+from pathlib import Path
+reads, seen = map(Path, sys.argv[1:])
+while not reads.exists():
+    time.sleep(0.01)
+for line in sys.stdin:
+    order = json.loads(line)
+    with seen.open("a") as file:
+        print(*(f"{name}={order[name]}" for name in ("id", "cancel") if name in order), file=file)
+    if "id" in order:
+        print(json.dumps({"id": order["id"]}), flush=True)
+"""
+"""A trainer that reads no order until a file is there, notes the lines that come, and makes nothing."""
+
 
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -76,6 +91,22 @@ async def test_a_cancelled_step_is_not_made(data: DataDir, base_model: Path, eng
     assert sorted(one.trajectory_id for one in checkpoints.manifest(1).consumed) == list(RUNS)
     with Store.open(data) as store:
         assert [done.step for done in store.policy_steps("policy")] == [1]
+
+
+async def test_an_order_is_cancelled_also_while_it_is_written(tmp_path: Path) -> None:
+    reads, seen = tmp_path / "reads", tmp_path / "seen"
+    trainer = TrainerProcess([sys.executable, "-c", LATE, str(reads), str(seen)])
+    long = [Ordered("a", tuple(f"run-{number}" for number in range(100_000)))]  # more than a pipe holds
+    ordering = asyncio.create_task(trainer.order(long, {}))
+    while not trainer.works:
+        await asyncio.sleep(0.01)
+    assert ordering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ordering
+    reads.touch()
+    assert await trainer.order(None, {}) == []
+    await trainer.stop()
+    assert seen.read_text().split() == ["id=1", "cancel=1", "id=2"]
 
 
 def test_an_order_that_is_cancelled_before_its_turn_is_not_begun(
