@@ -143,7 +143,7 @@ BUNDLES = {
             *("vllm/_moe_C*", "vllm/_flashmla*", "vllm/_qutlass*", "vllm/vllm_flash_attn/_vllm_fa2*"),
             *("vllm/benchmarks/*", "vllm/vllm_flash_attn/cute/*"),
         ),
-        imports=("vllm.entrypoints.launchers.api_server.entry", "vllm.v1.engine.core", "vllm.v1.worker.gpu_worker"),
+        imports=("vllm.entrypoints.openai.api_server", "vllm.v1.engine.core", "vllm.v1.worker.gpu_worker"),
         needs=("client",),
     ),
 }

@@ -3,11 +3,16 @@
 vLLM spawns its engine's process. That imports this module as its main one, so the same holds there.
 """
 
+import runpy
+
 from arttrace.system.processes import collect_garbage_seldom
 
 collect_garbage_seldom()
 
 if __name__ == "__main__":
-    from vllm.entrypoints.launchers.api_server.entry import main
-
-    main()  # type: ignore[no-untyped-call]
+    try:
+        from vllm.entrypoints.launchers.api_server.entry import main
+    except ModuleNotFoundError:  # vLLM 0.24, the last for torch 2.11: a module to be run
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+    else:
+        main()  # type: ignore[no-untyped-call]
