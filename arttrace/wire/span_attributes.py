@@ -182,12 +182,7 @@ class SpanDraft:
 
     def usage(self, usage: Mapping[str, Any]) -> None:
         """Set the counts of a `usage` object, with its details."""
-        for path, name in _USAGE.items():
-            value: Any = usage
-            for key in path:
-                value = value.get(key) if isinstance(value, dict) else None
-            if type(value) is int:
-                self.put(name, value)
+        self.attributes |= usage_attributes(usage)
 
     def body(self) -> bytes | Failure | None:
         """The body of an answer that is worth decoding, else what failed, or None when there is nothing to say."""
@@ -233,6 +228,18 @@ class SpanDraft:
             self.put(semconv.TRUNCATED, self.cut)
         model = self.attributes.get(semconv.REQUEST_MODEL, "")
         return Decoded(f"{self._operation} {model}".strip(), self.attributes, failure)
+
+
+def usage_attributes(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts of a `usage` object of OpenAI's APIs, with its details."""
+    found: dict[str, Any] = {}
+    for path, name in _USAGE.items():
+        value: Any = usage
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if type(value) is int:
+            found[name] = value
+    return found
 
 
 def named_trajectory(request: Any) -> str | None:

@@ -273,7 +273,7 @@ def test_blocks_of_unknown_types_are_kept() -> None:
     request = json.dumps({"messages": [{"role": "assistant", "content": [block]}]}).encode()
     said = decode(Exchange(request, 200, {}, body, path="/v1/messages")).attributes
     (answer,) = json.loads(said[semconv.OUTPUT_MESSAGES])
-    assert answer["parts"][1] == {"type": "other", "value": block}
+    assert answer["parts"] == [{"type": "other", "value": block}, {"type": "text", "content": "a"}], "in their order"
     assert json.loads(said[semconv.INPUT_MESSAGES])[0]["parts"] == [{"type": "other", "value": block}]
 
 

@@ -1,4 +1,5 @@
-"""Anthropic's messages in the form of OpenAI's chat messages, for the gateway, which asks an engine so, and for spans.
+"""Anthropic's messages in the form of OpenAI's chat messages: for the gateway, which asks an engine so, for spans, and
+for files that hold them.
 
 One message there may hold results of tools and text side by side; here each result is a message of role "tool", as chat
 templates render it. Source of the fields: the Messages API reference (https://platform.claude.com/docs/en/api/messages).
@@ -13,6 +14,28 @@ import msgspec
 
 _BILLING = "x-anthropic-billing-header:"
 """A block of system text that Claude Code sends for its provider's accounting: it changes with every call."""
+
+
+_KINDS = frozenset(
+    {
+        "tool_use", "tool_result", "thinking", "redacted_thinking", "document", "search_result", "server_tool_use",
+        "mcp_tool_use", "container_upload",
+    }
+)  # fmt: skip
+
+
+def holds_blocks(content: Any) -> bool:
+    """Whether a message's content is what Anthropic's messages alone have, and no other API's."""
+    return isinstance(content, list) and any(map(_is_anthropics, content))
+
+
+def _is_anthropics(block: Any) -> bool:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(kind, str):
+        return False
+    return (
+        kind in _KINDS or kind.endswith("_tool_result") or (kind == "image" and isinstance(block.get("source"), dict))
+    )
 
 
 def chat_messages(system: Any, messages: Any) -> list[dict[str, Any]] | None:
@@ -38,10 +61,10 @@ def chat_messages(system: Any, messages: Any) -> list[dict[str, Any]] | None:
 
 
 def blocks_of(content: Any) -> list[Any]:
-    """The blocks of a message's content; a text is one block."""
+    """The blocks of a message's content; a text is one block, and so is what is neither a text nor a list."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    return content if isinstance(content, list) else []
+    return content if isinstance(content, list) else [] if content is None else [content]
 
 
 def _system(content: Any) -> dict[str, Any] | None:
@@ -57,25 +80,27 @@ def _reminder(content: Any) -> dict[str, Any]:
 
 
 def _assistant(blocks: list[Any]) -> dict[str, Any]:
-    texts: list[str] = []
+    parts: list[Any] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
-    others: list[Any] = []
     for block in blocks:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "text":
-            texts.append(_text_of(block))
+            if parts and _is_text(parts[-1]):
+                parts[-1] = {"type": "text", "text": parts[-1]["text"] + _text_of(block)}
+            else:
+                parts.append({"type": "text", "text": _text_of(block)})
         elif kind == "thinking" and isinstance(block.get("thinking"), str):
             thoughts.append(block["thinking"])
         elif kind == "tool_use" and isinstance(block.get("name"), str):
             function = {"name": block["name"], "arguments": _arguments(block.get("input"))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
-            others.append(block)
-    text = "".join(texts)
-    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
-    if others:
-        message["content"] = [*([{"type": "text", "text": text}] if text else []), *others]
+            parts.append(block)
+    content: Any = [part for part in parts if not _is_text(part) or part["text"]]
+    if all(map(_is_text, content)):
+        content = content[0]["text"] if content else (None if calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content}
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
     if calls:
@@ -96,11 +121,9 @@ def _user(blocks: list[Any]) -> Iterator[dict[str, Any]]:
         if not isinstance(block, dict) or block.get("type") != "tool_result":
             parts.append(_part(block))
             continue
-        if parts:
-            yield {"role": "user", "content": _plain(parts)}
         inside = [_part(one) for one in blocks_of(block.get("content"))]
-        # Templates render text alone as a tool's result; what else it holds follows as the user's.
-        parts = [part for part in inside if not _is_text(part)]
+        # Templates render text alone as a tool's result, and results in a row: the rest follows as the user's.
+        parts += [part for part in inside if not _is_text(part)]
         texts = [part["text"] for part in inside if _is_text(part)]
         yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": "\n".join(texts)}
     if parts:

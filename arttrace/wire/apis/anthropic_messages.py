@@ -8,7 +8,7 @@ ids and log-probabilities are there when `arttrace serve` answered. Source of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -87,11 +87,10 @@ def _answer(span: SpanDraft, exchange: Exchange) -> Failure | None:
 def _put(span: SpanDraft, message: dict[str, Any]) -> None:
     for key, name in (("id", semconv.RESPONSE_ID), ("model", semconv.RESPONSE_MODEL)):
         span.put(name, message[key] if isinstance(message.get(key), str) else None)
-    reason = message.get("stop_reason")
-    reason = _FINISH.get(reason, reason) if isinstance(reason, str) else None
+    reason = finish_reason(message.get("stop_reason"))
     span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
     if isinstance(message.get("usage"), dict):
-        _put_usage(span, message["usage"])
+        span.usage(counts(message["usage"]))
     if isinstance(message.get("content"), list):
         said = chat_messages(None, [{"role": "assistant", "content": message["content"]}]) or []
         parts = [part for each in said for part in parse_message(each).parts]
@@ -101,15 +100,20 @@ def _put(span: SpanDraft, message: dict[str, Any]) -> None:
         _put_tokens(span, tokens)
 
 
-def _put_usage(span: SpanDraft, usage: dict[str, Any]) -> None:
-    """The counts; the conventions count cached tokens among a prompt's, Anthropic beside them."""
+def finish_reason(stop_reason: Any) -> str | None:
+    """Why an answer ended, in the words of chat completions."""
+    return _FINISH.get(stop_reason, stop_reason) if isinstance(stop_reason, str) else None
+
+
+def counts(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts as OpenAI's APIs have them, who count cached tokens among a prompt's; Anthropic counts them beside."""
     read, written = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
-    counts: dict[str, Any] = {"output_tokens": usage.get("output_tokens")}
+    found: dict[str, Any] = {"output_tokens": usage.get("output_tokens")}
     cached = {"cached_tokens": read, "cache_write_tokens": written}
     if all(type(count) is int for count in (usage.get("input_tokens"), read, written)):
-        counts |= {"input_tokens": usage["input_tokens"] + read + written}
-        counts["input_tokens_details"] = {name: count for name, count in cached.items() if count}
-    span.usage(counts)
+        found |= {"input_tokens": usage["input_tokens"] + read + written}
+        found["input_tokens_details"] = {name: count for name, count in cached.items() if count}
+    return found
 
 
 def _put_tokens(span: SpanDraft, tokens: dict[str, Any]) -> None:

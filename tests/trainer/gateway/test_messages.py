@@ -145,6 +145,24 @@ def test_images_and_documents_are_shown() -> None:
     ]
 
 
+def test_results_of_tools_stand_in_a_row_also_where_one_holds_an_image() -> None:
+    """A chat template takes what a tool returned only directly behind the calls."""
+    source = {"type": "base64", "media_type": "image/png", "data": "QUJD"}
+    content = [
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": source}]},
+        {"type": "tool_result", "tool_use_id": "u", "content": "seen"},
+        {"type": "text", "text": "And?"},
+    ]
+    made = chat(messages=[{"role": "user", "content": content}])["messages"]
+    assert [(one["role"], one.get("tool_call_id")) for one in made] == [("tool", "t"), ("tool", "u"), ("user", None)]
+    assert [part["type"] for part in made[2]["content"]] == ["image_url", "text"]
+
+
+def test_a_result_that_is_no_text_and_no_list_is_refused_by_name() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": {"degrees": 4}}
+    assert "messages.0.content.0.content.0" in refused(messages=[{"role": "user", "content": [result]}])
+
+
 def test_what_changes_with_every_call_is_not_said_to_the_model() -> None:
     billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=17ab;"}
     rest = {"type": "text", "text": "You are an agent."}
