@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.conversations import Conversations, Exchanges, messages_of
+from arttrace.formats.conversations import Conversations, messages_of
 from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
 from arttrace.formats.files.items import Item, ItemFile
 from arttrace.formats.files.known_ids import KnownIds
@@ -38,6 +38,7 @@ from arttrace.formats.systems import (
     claude_code,
     codex,
     completions,
+    exchanges,
     langsmith,
     phoenix,
     swe_agent,
@@ -147,7 +148,7 @@ class _Reader:
         self._source = source
         self._found = found
         self._ids = ids
-        self._exchanges = Exchanges(source, ids)
+        self._exchanges = exchanges.Exchanges(source, ids)
         self._conversations = Conversations(source, ids)
         self._claude = claude_code.ClaudeSessions()
         self._codex = codex.CodexSessions()
@@ -217,8 +218,8 @@ class _Reader:
             return self._is(phoenix.KIND, phoenix.records(item, source))
         if completions.recognises(item):
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
-        if "request" in item and "response" in item:
-            return self._is("exchanges", self._exchanges.records(item))
+        if exchanges.recognises(item):
+            return self._is(exchanges.KIND, self._exchanges.records(item))
         has_messages = messages_of(item) is not None
         if training_rows.recognises(item, has_messages=has_messages):
             return self._is(training_rows.KIND, training_rows.records(item, source, place, self._ids))

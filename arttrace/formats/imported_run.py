@@ -7,18 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from arttrace.formats.left_out import LeftOutItem
-from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
+from arttrace.formats.sdks.anthropic_messages import FAILED
+from arttrace.formats.sdks.openai_messages import answers, inputs, plain, text_of, tools
 from arttrace.records import semconv
-from arttrace.records.message import canonical_json
+from arttrace.records.message import ToolCallPart, canonical_json
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.units import quantity
 from arttrace.trajectories.decoding.attribute_values import finite
+from arttrace.wire.messages import parse_message
 
 NO_TIME = 946_684_800_000_000_000
 """Where runs without a time stand: the start of the year 2000."""
 SECOND = 1_000_000_000
 _A_DAY_NS = 86_400 * SECOND
+_ERROR_TEXT = 4000
 
 
 def is_undated(time_ns: int) -> bool:
@@ -44,6 +47,53 @@ def said(attributes: Mapping[str, Any]) -> Attributes:
 def lacks(lines: int) -> dict[str, Any]:
     """What the span of an agent says that lacks so many lines of its session: it is not complete."""
     return {semconv.INTERRUPTED: f"{quantity(lines, 'line')} of the session missing"} if lines else {}
+
+
+def failed_with_others(messages: Sequence[Mapping[str, Any]], answer: int) -> Iterator[tuple[int, ToolCallPart]]:
+    """The places of the results behind an answer, each with the call that it is of, where one of them is an error; all
+    are told, since they are in order then. Messages are in OpenAI's form."""
+    places = [at for at in range(answer + 1, len(messages)) if messages[at].get("role") == "tool"]
+    if any(messages[at].get(FAILED) for at in places):
+        calls = parse_message(plain(dict(messages[answer]))).tool_calls
+        for at in places:
+            id = messages[at].get("tool_call_id")
+            if id and (call := next((one for one in calls if one.id == id), None)) is not None:
+                yield at, call
+
+
+def tool_span(
+    call: ToolCallPart,
+    result: Mapping[str, Any],
+    trace_id: str,
+    span_id: str,
+    start_ns: int,
+    *,
+    parent_span_id: str | None = None,
+    trajectory_id: str | None = None,
+) -> SpanRow:
+    """A tool's run of a nanosecond, by the call that asked for it and the message that answered."""
+    content = result.get("content")
+    failed = bool(result.get(FAILED))
+    return SpanRow(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_span_id=parent_span_id,
+        name=f"{semconv.OPERATION_EXECUTE_TOOL} {call.name}",
+        start_ns=start_ns,
+        end_ns=start_ns + 1,
+        status_code=2 if failed else 0,
+        status_message=content[:_ERROR_TEXT] if failed and isinstance(content, str) else "",
+        attributes=said(
+            {
+                semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL,
+                semconv.TRAJECTORY_ID: trajectory_id or trace_id,
+                semconv.TOOL_NAME: call.name,
+                semconv.TOOL_CALL_ID: call.id,
+                semconv.TOOL_CALL_ARGUMENTS: call.arguments,
+                semconv.TOOL_CALL_RESULT: text_of(content),
+            }
+        ),
+    )
 
 
 class ImportedRun:
@@ -134,6 +184,23 @@ class ImportedRun:
             },
             kind=3,
         )
+
+    def results(
+        self, messages: Sequence[Mapping[str, Any]], answer: int, *, agent: str | None = None, end_ns: int | None = None
+    ) -> Iterator[SpanRow]:
+        """The results behind an answer where one of them is an error, before the call that is given them."""
+        end = self._next if end_ns is None else end_ns
+        for at, call in failed_with_others(messages, answer):
+            self._spans += 1
+            yield tool_span(
+                call,
+                messages[at],
+                self.trace_id,
+                self._span_id("result", call.id),
+                end - (len(messages) - at),
+                parent_span_id=agent or self.root_id,
+                trajectory_id=self.id,
+            )
 
     def _span(
         self, key: Any, name: str, parent: str, start: int, end: int, attributes: Mapping[str, Any], *, kind: int = 1

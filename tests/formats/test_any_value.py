@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from anthropic_files import PAIRS as ANTHROPICS_PAIRS
+from anthropic_files import TALK as ANTHROPICS_TALK
 from system_files import (
     CODEX,
     COMPLETION,
@@ -79,6 +81,8 @@ WHOLE: dict[str, list[Any]] = {
     "braintrust": [BRAINTRUST],
     "phoenix": [{**PHOENIX, "context": {"trace_id": "ab" * 16, "span_id": "cd" * 8}, "attributes": {"llm": FLAT}}],
     "completion": [{**COMPLETION, "messages": [{"role": "user", "content": "hi", "content_parts": []}]}],
+    "pairs": [*ANTHROPICS_PAIRS, {"request": {"messages": [ANSWER]}, "response": COMPLETION}],
+    "anthropic": [ANTHROPICS_TALK],
     "atif": [ATIF],
     "art": [ART],
     "rows": [

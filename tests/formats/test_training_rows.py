@@ -56,6 +56,22 @@ def test_what_dataset_wrote_comes_back_and_goes_out_again_the_same(form: str, tm
     assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, rows))
 
 
+def test_tools_as_json_text_are_read_beside_messages_too() -> None:
+    """As TRL's rows have them, and tables."""
+    _, [run] = read(lines({"messages": [*ASKED, *YES], "tools": TOOLS}))
+    assert [placed.call.tools for placed in run.calls] == [tuple(json.loads(TOOLS))]
+    _, [run] = read(lines({"messages": [*ASKED, *YES], "tools": "hammer"}))
+    assert run.metadata == {"tools": "hammer"}
+
+
+def test_what_stands_behind_the_last_answer_is_counted() -> None:
+    calls = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "look"}}]}
+    told = {"role": "tool", "tool_call_id": "c", "content": "4 degrees"}
+    found, [run] = read(lines({"prompt": ASKED, "completion": [calls, told]}))
+    assert found.left_out == {"messages behind the last answer": 1}
+    assert run.result == "4 degrees"
+
+
 def test_a_table_of_verl_comes_back(tmp_path: Path) -> None:
     stored(DataDir(tmp_path / "one"))
     file = tmp_path / "rows.parquet"

@@ -39,9 +39,11 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       trajectories of ART (groups as JSON, logs as Parquet), ATIF (Harbor), SWE-agent and mini-swe-agent
       sessions of Claude Code and of the Codex CLI
       chat completions that OpenAI stored, with what was asked under "messages"; batch results with requests
-      conversations: OpenAI messages under "messages" (or "traj"), with "reward" and "task_id" where there are
+      conversations: OpenAI's or Anthropic's messages under "messages" (or "traj"), with "reward" and "task_id"
+        where there are
       training data: TRL's prompts with completions and preferences, OpenAI's preferences, ShareGPT
-      exchanges: {"request": ..., "response": ...} of chat completions, with "reward" and "task_id" beside them
+      exchanges: {"request": ..., "response": ...} of chat completions or of Anthropic's Messages API, with "reward"
+        and "task_id" beside them
       records that arttrace wrote
 
     A file imported twice is stored once. Runs with the same task id are a group. Exit code 1: something was refused;

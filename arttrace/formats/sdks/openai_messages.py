@@ -1,4 +1,5 @@
-"""OpenAI's chat messages, tools and settings, wherever another format holds them, as attributes of ours. Pure."""
+"""OpenAI's chat messages, tools and settings, wherever another format holds them, as attributes of ours; Anthropic's
+messages and tools too. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.wire.apis.anthropic_chat import chat_tools
 from arttrace.wire.messages import parse_message
 
 _encoder = msgspec.json.Encoder()
@@ -29,16 +32,18 @@ _SETTINGS = {
 
 
 def inputs(messages: Sequence[Any]) -> str:
-    """Messages in OpenAI's form as the JSON text of `gen_ai.input.messages`."""
-    return _list_text([parse_message(plain(message)) for message in messages if isinstance(message, dict)])
+    """Messages in OpenAI's form, or Anthropic's, as the JSON text of `gen_ai.input.messages`."""
+    given = [message for message in messages if isinstance(message, dict)]
+    return _list_text([parse_message(plain(chat)) for message in given for chat in in_openais_form(message)])
 
 
 def answers(messages: Sequence[Any]) -> str:
-    """Answers in OpenAI's form, each with its finish reason, as the JSON text of `gen_ai.output.messages`."""
+    """Answers in either form, each with its finish reason, as the JSON text of `gen_ai.output.messages`."""
     found = []
     for message in messages:
         if isinstance(message, dict):
-            parsed = parse_message({"role": "assistant", **plain(message)})
+            [*_, said] = in_openais_form({"role": "assistant", **message})
+            parsed = parse_message(plain(said))
             answer = {"role": parsed.role, "parts": parsed.parts, "name": parsed.name}
             reason = message.get("finish_reason")
             found.append({**answer, "finish_reason": reason} if isinstance(reason, str) else answer)
@@ -46,8 +51,14 @@ def answers(messages: Sequence[Any]) -> str:
 
 
 def tools(definitions: Sequence[Any]) -> str:
-    """Tool definitions in OpenAI's nested form, as the JSON text of `gen_ai.tool.definitions`."""
+    """Tool definitions in either form as the JSON text of `gen_ai.tool.definitions`, in OpenAI's nested one."""
     return _list_text([_tool(tool) for tool in definitions if isinstance(tool, dict)])
+
+
+def offered_tools(given: Any) -> list[Any] | None:
+    """A list of tools, or the JSON text of one, as tables hold it; None for anything else."""
+    found = from_json(given) if isinstance(given, str) else given
+    return found if isinstance(found, list) else None
 
 
 def settings(parameters: Any) -> Attributes:
@@ -82,7 +93,11 @@ def _list_text(items: Sequence[Any]) -> str:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    if "function" in tool or "name" not in tool:
+    if "input_schema" in tool:
+        [said] = chat_tools([{**tool, "input_schema": from_json(tool["input_schema"])}])
+        return dict(said)
+    is_the_servers = "parameters" not in tool and tool.get("type") not in (None, "function", "custom")
+    if "function" in tool or "name" not in tool or is_the_servers:
         return tool
     function = {key: from_json(value) if key == "parameters" else value for key, value in tool.items() if key != "type"}
     return {"type": "function", "function": function}

@@ -12,7 +12,6 @@ from arttrace.formats.imported_run import SECOND, said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
-from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
@@ -108,8 +107,7 @@ def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, 
         semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
     }
     if isinstance(messages, list):
-        spread = [part for one in messages if isinstance(one, dict) for part in _spread(one)]
-        found[semconv.INPUT_MESSAGES] = inputs(spread)
+        found[semconv.INPUT_MESSAGES] = inputs(messages)
     replies = list(_replies(output))
     if replies:
         found[semconv.OUTPUT_MESSAGES] = answers(replies)
@@ -125,17 +123,7 @@ def _replies(output: Any) -> Iterator[Any]:
         elif isinstance(one, dict) and isinstance(one.get("message"), dict):
             yield {**one["message"], "finish_reason": one.get("finish_reason")}
         elif isinstance(one, dict) and ("content" in one or "tool_calls" in one):
-            yield from _spread({"role": "assistant", **one})
-
-
-def _spread(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A message; one of Anthropic's API as several where it holds results of tools."""
-    content = message.get("content")
-    kinds = {one.get("type") for one in content if isinstance(one, dict)} if isinstance(content, list) else set()
-    if kinds & {"tool_use", "tool_result", "thinking"}:
-        yield from chat_messages(str(message.get("role")), content)
-    else:
-        yield message
+            yield {"role": "assistant", **one}
 
 
 def _seconds(value: Any) -> int | None:

@@ -16,10 +16,11 @@ from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, lacks
 from arttrace.formats.left_out import LeftOutItem
-from arttrace.formats.systems.anthropic import chat_messages
-from arttrace.records import semconv
+from arttrace.formats.sdks.anthropic_messages import in_openais_form, unread_parts
 from arttrace.records.record import Record
 from arttrace.records.values.times import time_ns
+from arttrace.wire.apis.anthropic_messages import counts, finish_reason
+from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "claude code sessions"
 _SYSTEM = "claude-code"
@@ -52,6 +53,7 @@ class ClaudeSessions:
             if not isinstance(id, str) or not isinstance(item.get("sessionId"), str) or not isinstance(message, dict):
                 raise ValueError(f"a line of type {kind} has a sessionId, a uuid and a message")
             self._lines.setdefault(item["sessionId"], {})[id] = item
+            yield from unread_parts([{"role": kind, "content": message.get("content")}])
             return
         if isinstance(id, str) and isinstance(item.get("sessionId"), str):  # only its place in the tree counts
             self._lines.setdefault(item["sessionId"], {})[id] = {"parentUuid": item.get("parentUuid")}
@@ -84,15 +86,14 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
     times = [at for line in message_lines if (at := time_ns(line.get("timestamp"))) is not None]
     run = ImportedRun(_SYSTEM, session, start_ns=min(times, default=None))
     answered: dict[str, list[dict[str, Any]]] = {}
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, Any] = {}
     for line in message_lines:
         if line["type"] == "assistant":
             answered.setdefault(_answer_id(line), []).append(line)
         else:
-            for result in chat_messages("user", line["message"].get("content")):
-                if result["role"] == "tool" and isinstance(result["tool_call_id"], str):
-                    results[result["tool_call_id"]] = result
+            results |= {id: block for block in _blocks(line["message"].get("content")) if (id := _answers(block))}
     agents: dict[str, str] = {}
+    told: set[tuple[str, ...]] = set()
     final: Any = None
     is_a_part = all(line.get("isSidechain") for line in message_lines)
     for id, parts in answered.items():
@@ -109,17 +110,21 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
             agent = agents[key]
         message = last["message"]
         blocks = [block for part in parts for block in _blocks(part["message"].get("content"))]
-        replies = list(chat_messages("assistant", blocks)) or [{"role": "assistant", "content": ""}]
-        if isinstance(message.get("stop_reason"), str):
-            replies[-1]["finish_reason"] = message["stop_reason"]
+        replies = _said("assistant", blocks) or [{"role": "assistant", "content": ""}]
+        replies[-1]["finish_reason"] = finish_reason(message.get("stop_reason"))
         usage = message.get("usage")
-        before = path[-1] if path else first
+        start_ns = time_ns((path[-1] if path else first).get("timestamp"))
+        history = _history(path, answered, results)
+        answer = max((at for at, one in enumerate(history) if one["role"] == "assistant"), default=None)
+        if answer is not None and (asked := _ids(history[answer])) not in told:
+            told.add(asked)
+            yield from run.results(history, answer, agent=agent, end_ns=start_ns)
         yield run.call(
             id,
-            _history(path, answered, results),
+            history,
             replies,
             agent=agent,
-            start_ns=time_ns(before.get("timestamp")),
+            start_ns=start_ns,
             end_ns=time_ns(last.get("timestamp")),
             model=message.get("model") if isinstance(message.get("model"), str) else None,
             attributes=_usage(usage if isinstance(usage, dict) else {}),
@@ -147,33 +152,37 @@ def _path(line: dict[str, Any], lines: dict[str, dict[str, Any]]) -> list[dict[s
 
 
 def _history(
-    path: list[dict[str, Any]], answered: dict[str, list[dict[str, Any]]], results: dict[str, dict[str, Any]]
+    path: list[dict[str, Any]], answered: dict[str, list[dict[str, Any]]], results: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The messages of a path. Of several tools called at once each has a branch of its own in the file, and only one is
     on the path: the other parts of the answer, and their results, are added."""
     messages: list[dict[str, Any]] = []
     seen_ids: set[str] = set()
     given = {
-        message["tool_call_id"]
-        for line in path
-        if line["type"] == "user"
-        for message in chat_messages("user", line["message"].get("content"))
-        if message["role"] == "tool" and isinstance(message["tool_call_id"], str)
+        _answers(block) for line in path if line["type"] == "user" for block in _blocks(line["message"].get("content"))
     }
+    added: list[Any] = []
     for line in path:
         if line["type"] == "user":
-            messages += chat_messages("user", line["message"].get("content"))
+            messages += _said("user", [*added, *_blocks(line["message"].get("content"))])
+            added = []
             continue
         id = _answer_id(line)
         if id in seen_ids:
             continue
         seen_ids.add(id)
         blocks = [block for part in answered[id] for block in _blocks(part["message"].get("content"))]
-        said = list(chat_messages("assistant", blocks))
-        messages += said
-        asked = [call["id"] for one in said for call in one.get("tool_calls", ())]
-        messages += [results[call] for call in asked if call not in given and call in results]
-    return messages
+        messages += _said("user", added)
+        messages += (said := _said("assistant", blocks))
+        asked = [call for one in said for call in _ids(one)]
+        added = [results[call] for call in asked if call not in given and call in results]
+    return [*messages, *_said("user", added)]
+
+
+def _answers(block: Any) -> str | None:
+    """The tool call that a block is the result of."""
+    id = block.get("tool_use_id") if isinstance(block, dict) and block.get("type") == "tool_result" else None
+    return id if isinstance(id, str) else None
 
 
 def _answer_id(line: dict[str, Any]) -> str:
@@ -186,17 +195,15 @@ def _blocks(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else []
 
 
-def _usage(usage: dict[str, Any]) -> dict[str, Any]:
-    def count(name: str) -> int:
-        value = usage.get(name)
-        return value if isinstance(value, int) else 0
+def _said(role: str, content: Any) -> list[dict[str, Any]]:
+    """A line's message in OpenAI's form, or several; an empty one is none."""
+    return in_openais_form({"role": role, "content": content}) if content != [] else []
 
-    if not isinstance(usage.get("input_tokens"), int):
-        return {}
-    read, written = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
-    return {
-        semconv.USAGE_INPUT_TOKENS: count("input_tokens") + read + written,
-        semconv.USAGE_OUTPUT_TOKENS: count("output_tokens"),
-        semconv.USAGE_CACHE_READ_INPUT_TOKENS: read or None,
-        semconv.USAGE_CACHE_WRITE_INPUT_TOKENS: written or None,
-    }
+
+def _ids(message: dict[str, Any]) -> tuple[str, ...]:
+    """Those of the tool calls of an answer."""
+    return tuple(str(call["id"]) for call in message.get("tool_calls", ()))
+
+
+def _usage(usage: dict[str, Any]) -> dict[str, Any]:
+    return usage_attributes(counts(usage)) if isinstance(usage.get("input_tokens"), int) else {}

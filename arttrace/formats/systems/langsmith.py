@@ -11,15 +11,18 @@ from typing import Any
 
 from arttrace.formats.imported_run import hashed, said
 from arttrace.formats.left_out import LeftOutItem, Read
+from arttrace.formats.sdks.anthropic_messages import in_openais_form, whole_conversation
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
-from arttrace.formats.systems.anthropic import chat_messages
 from arttrace.records import semconv
+from arttrace.records.message import joined_text
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
+from arttrace.wire.apis.anthropic_messages import counts as openais_counts
+from arttrace.wire.apis.anthropic_messages import finish_reason
 
 KIND = "langsmith runs"
 _ROLES = {"human": "user", "ai": "assistant", "aimessagechunk": "assistant", "humanmessagechunk": "user"}
@@ -135,7 +138,7 @@ def _call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], 
         semconv.USAGE_OUTPUT_TOKENS: usage.get("output_tokens", usage.get("completion_tokens")),
     }
     if messages:
-        found[semconv.INPUT_MESSAGES] = inputs(list(_messages(messages)))
+        found[semconv.INPUT_MESSAGES] = inputs([*whole_conversation([], given.get("system")), *_messages(messages)])
     if replies:
         found[semconv.OUTPUT_MESSAGES] = answers(replies)
     return found
@@ -150,7 +153,8 @@ def _usage(output: dict[str, Any]) -> dict[str, Any]:
     message = _object(_object(first).get("message"))
     usages = [one.get("usage_metadata") for one in (output, _object(message.get("kwargs")), message)]
     usages += [output.get("usage"), beside.get("token_usage"), beside.get("usage")]
-    return next(filter(None, map(_object, usages)), {})
+    found = next(filter(None, map(_object, usages)), {})
+    return openais_counts(found) if "cache_read_input_tokens" in found else found
 
 
 def _replies(output: dict[str, Any]) -> Iterator[Any]:
@@ -175,9 +179,7 @@ def _replies(output: dict[str, Any]) -> Iterator[Any]:
     elif isinstance(output.get("message"), dict):
         yield from _messages([output["message"]])
     elif "role" in output or "content" in output:
-        yield from (
-            chat_messages("assistant", output.get("content")) if isinstance(output.get("content"), list) else [output]
-        )
+        yield {"finish_reason": finish_reason(output.get("stop_reason")), **output}
     elif isinstance(output.get("output"), (str, dict)):
         yield {"content": output["output"]} if isinstance(output["output"], str) else output["output"]
 
@@ -197,12 +199,10 @@ def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
         rest = _object(message.get("additional_kwargs"))
         chat: dict[str, Any] = {"role": role, "content": message.get("content")}
         if isinstance(chat["content"], list):
-            spread = list(chat_messages(str(role), chat["content"]))
-            if len(spread) > 1 or (spread and "tool_calls" in spread[0] and not message.get("tool_calls")):
-                yield from spread
-                continue
-            if spread:
-                chat.update({name: value for name, value in spread[0].items() if name != "tool_calls"})
+            *results, chat = in_openais_form({"role": str(role), "content": chat["content"]})
+            yield from results
+            if (text := joined_text(chat["content"])) is not None:
+                chat["content"] = text
         for name in ("tool_call_id", "name"):
             if message.get(name):
                 chat[name] = message[name]
@@ -212,8 +212,8 @@ def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
         calls = rest.get("tool_calls") or message.get("tool_calls")
         if isinstance(calls, list) and calls:
             chat["tool_calls"] = [_tool_call(call) for call in calls]
-        reason = _object(message.get("response_metadata")).get("finish_reason")
-        if reason:
+        about = _object(message.get("response_metadata"))
+        if reason := about.get("finish_reason") or finish_reason(about.get("stop_reason")):
             chat["finish_reason"] = reason
         yield chat
 

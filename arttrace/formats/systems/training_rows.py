@@ -12,8 +12,9 @@ from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
-from arttrace.formats.left_out import Read
-from arttrace.formats.sdks.openai_messages import text_of
+from arttrace.formats.left_out import LeftOutItem, Read
+from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
+from arttrace.formats.sdks.openai_messages import offered_tools, text_of
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import read_json
 
@@ -52,7 +53,7 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
         return
     within = item.get("input")
     asked: dict[str, Any] = within if isinstance(within, dict) else item
-    offered = _tools(asked.get("tools"))
+    offered = offered_tools(asked.get("tools"))
     if "completion" in item:
         beside = _beside(item, "prompt", "completion", "tools", "label")
         ways = [(_messages(item, "completion"), {"label": item.get("label")})]
@@ -69,6 +70,7 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
     group = f"{source} {place}" if len(ways) > 1 else None
     for number, (said, rewards) in enumerate(ways):
         given = {name: float(value) if isinstance(value, bool) else value for name, value in rewards.items()}
+        yield from unread_parts([*shared, *said] if number == 0 else said)
         yield from _run(source, [*key, number], shared, said, offered, beside, group=group, rewards=given)
 
 
@@ -85,34 +87,36 @@ def _run(
 ) -> Iterator[Read]:
     run = ImportedRun(source, key)
     history = list(shared)
+    answer: int | None = None
     for at, message in enumerate(said):
         if message["role"] == "assistant":
+            if answer is not None:
+                yield from run.results(history, answer)
             yield run.call(at, history, [message], offered=offered)
+            answer = len(history)
         history.append(message)
-    if not any(message["role"] == "assistant" for message in said):
+    if answer is None:
         raise ValueError("a row without an answer")
+    yield from run.results(history, answer)
+    yield from (LeftOutItem("messages behind the last answer") for _ in history[answer + 1 :])
     yield run.end(metadata=beside, result=said[-1].get("content"), attributes={semconv.GROUP: group})
     yield from run.rewards(rewards or {})
 
 
 def _messages(item: dict[str, Any], name: str) -> Messages:
+    """In OpenAI's form."""
     found = item.get(name)
     found = [found] if isinstance(found, dict) else found
     if not isinstance(found, list) or not all(
         isinstance(one, dict) and isinstance(one.get("role"), str) for one in found
     ):
         raise ValueError(f"`{name}` is no list of messages with roles: text alone is no conversation")
-    return found
+    return whole_conversation(found)
 
 
 def _prompt(item: dict[str, Any]) -> Messages:
     """None where each way has it at its beginning, with a text of it beside."""
     return _messages(item, "prompt") if isinstance(item.get("prompt"), (list, dict)) else []
-
-
-def _tools(offered: Any) -> Any:
-    offered = read_json(offered) if isinstance(offered, str) and offered else offered
-    return offered if isinstance(offered, list) else None
 
 
 def _beside(item: dict[str, Any], *without: str) -> dict[str, Any]:
@@ -142,7 +146,7 @@ def _sharegpt(item: dict[str, Any]) -> tuple[Messages, Any]:
             messages.append({"role": role, "content": value, "tool_call_id": waiting.pop(0) if waiting else None})
         else:
             messages.append({"role": role, "content": value})
-    return messages, _tools(item.get("tools"))
+    return messages, offered_tools(item.get("tools"))
 
 
 def _call(given: Any, id: str) -> dict[str, Any]:
