@@ -67,7 +67,13 @@ def main() -> None:
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     # The clone too, which processes of processes need: `arttrace serve`, wherever it is started.
     os.environ["PYTHONPATH"] = os.pathsep.join([*known, *map(str, sites), str(ROOT)])
+    if sites:
+        os.environ.setdefault(
+            "VLLM_USE_FLASHINFER_SAMPLER", "0"
+        )  # vLLM takes FlashInfer for installed; no bundle has it
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # transformers' bars would cut the tables up
+    if given.cpu:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # at toy size a second thread costs more than it does
     passed_on = ["--out", str(out), "--tau-bench", str(given.tau_bench.resolve())]
     passed_on += ["--cpu"] * given.cpu + ["--quick"] * given.quick
     sound = True

@@ -2,7 +2,7 @@
 
 A policy is trained step after step on random tokens. Before each step they are scored by an engine that holds the same
 version; now and then, too, by one that was left a version behind, which the learner has to refuse. The engine here is
-transformers with PEFT in another process's place: one row at a time, its own copy of the weights and its own attention.
+transformers with PEFT in another process's place: its own copy of the weights, its own attention, no packing.
 """
 
 from __future__ import annotations

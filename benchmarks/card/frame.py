@@ -113,7 +113,7 @@ class Table:
         widths = [self.first, *(max(10, len(name) + 2) for name in self.columns[1:])]
         texts = [
             cells[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=False)),
+            *(" " + cell.rjust(width - 1) for cell, width in zip(cells[1:], widths[1:], strict=False)),
         ]
         self.note("".join(texts).rstrip())
 

@@ -80,7 +80,8 @@ def run(config: Config) -> Table:
     base, task, made = make_base(config.scratch, config.device, 60 if config.toy else 150)
     table.note(
         f"base model: {made['parameters'] / 1e6:.2f} M parameters, {made['steps']:.0f} steps from scratch in "
-        f"{made['seconds']:.0f} s; its likeliest answer is right for {made['known']:.0%}"
+        f"{made['seconds']:.0f} s; its likeliest answer is right for {made['known']:.0%}, a right one has "
+        f"{made['likely']:.0%} of the probability"
     )
     if config.toy:
         plan = Plan(10 if config.quick else 30, 8, 16, 200, 5e-3)

@@ -35,8 +35,8 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
     from trainer.step.phases import Clock, Phase
 
     data = DataDir(config.scratch / "served")
-    options = ["--max-model-len=128", "--vllm-arg=--max-lora-rank=16"]
-    options += [] if config.toy else ["--engine-memory-share=0.4"]
+    options = ["--max-model-len=128", f"--vllm-arg=--max-num-seqs={_AT_ONCE}", "--vllm-arg=--max-lora-rank=16"]
+    options += [] if config.toy else ["--engine-memory-share=0.2"]
     pairs, drawn, took = task.scenarios(held_out=False), random.Random(1), Took()
     asked = (task.scenarios(held_out=True) * (plan.asked // 20 + 1))[: plan.asked]
     learner = make_learner(base, learner_config(config, plan))

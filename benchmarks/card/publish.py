@@ -176,7 +176,12 @@ def _engine(config: Config, table: Table, shape: Shape, rank: int) -> Iterator[P
     base_model = make_model(shape, config.models / shape.name, config.device)
     for file in make_base_model(config.scratch / "tokenizer").glob("*token*"):
         shutil.copy(file, base_model)
-    options = ["--max-model-len=2048", f"--vllm-arg=--max-lora-rank={max(16, rank)}", "--engine-memory-share=0.5"]
+    options = [
+        "--max-model-len=2048",
+        "--vllm-arg=--max-num-seqs=16",
+        f"--vllm-arg=--max-lora-rank={max(16, rank)}",
+        "--engine-memory-share=0.25",
+    ]
     with start_serving(DataDir(config.scratch / f"data-{rank}"), base_model, options=options) as serving:
         client = serving.client()
 

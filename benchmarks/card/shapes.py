@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,12 @@ def make_model(shape: Shape, directory: Path, device: str) -> Path:
         torch.set_default_dtype(usual)
     half = directory.with_name(f".{directory.name}.{os.getpid()}")
     model.save_pretrained(half)
-    half.rename(directory)
+    try:
+        half.rename(directory)
+    except OSError:  # another process made it meanwhile
+        if not (directory / "config.json").exists():
+            raise
+        shutil.rmtree(half)
     del model
     if device == "cuda":
         torch.cuda.empty_cache()

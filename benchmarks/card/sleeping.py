@@ -7,8 +7,10 @@ wait in the host's memory, shows the same order of things.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +27,7 @@ _PROMPT, _SAMPLED, _RUNS = 16, 48, 8
 
 
 def run(config: Config) -> Table:
-    """One row per engine; GiB are what the card holds more than before the engine came, learner aside."""
+    """One row per engine; GiB are what it holds of the card, learner aside."""
     shape = TOY if config.toy else QWEN3_06B if config.quick else QWEN3_4B
     table = Table(f"An engine that sleeps for a step, {shape.name}; {config.machine()}", COLUMNS, config.out / "c.txt")
     base = make_model(shape, config.models / shape.name, config.device)
@@ -122,7 +124,7 @@ def _vllm_row(
     for file in make_base_model(config.scratch / "tokenizer").glob("*token*"):
         shutil.copy(file, base)
     free, rows = _held(config), _rows(shape)
-    options = ["--max-model-len=2048", "--sleep-while-training", "--engine-memory-share=0.4"]
+    options = ["--max-model-len=2048", "--sleep-while-training", "--engine-memory-share=0.25"]
     options.append("--vllm-arg=--enforce-eager")  # its speed is not what is asked here
     began = time.perf_counter()
     with start_serving(DataDir(config.scratch / "data"), base, options=options) as serving:
@@ -153,15 +155,18 @@ def _rows(shape: Shape) -> list[list[int]]:
 
 
 def _held(config: Config) -> float:
-    """GiB of the card that are taken, by whomever."""
+    """GiB of the card that this process and those it started have taken."""
     if config.device != "cuda":
         return 0.0
+    import psutil
     import torch
 
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info()
-    return (total - free) / 2**30
+    ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    return sum(int(mib) for pid, mib in (line.split(",") for line in lines) if int(pid) in ours) / 1024
 
 
 def _seconds(do: Callable[[], Any]) -> float:

@@ -40,16 +40,14 @@ class TorchEngine:
             set_peft_model_state_dict(self._model, weights, adapter_name=name)
 
     def score(self, rows: Sequence[Sequence[int]], prompt: int, adapter: str = "now") -> list[list[float]]:
-        """The log-probability of every token of each row after its first `prompt` ones."""
+        """The log-probability of every token of each row, all of one length, after its first `prompt` ones."""
         import torch
 
         self._model.set_adapter(adapter)
-        found = []
         with torch.no_grad():
-            for row in rows:
-                ids = torch.tensor([list(row)], device=self._device)
-                logps = torch.log_softmax(self._model(input_ids=ids).logits[0, :-1].float(), -1)
-                found.append(logps.gather(1, ids[0, 1:, None])[prompt - 1 :, 0].tolist())
+            ids = torch.tensor([list(row) for row in rows], device=self._device)
+            logps = torch.log_softmax(self._model(input_ids=ids).logits[:, :-1].float(), -1)
+            found: list[list[float]] = logps.gather(2, ids[:, 1:, None])[:, prompt - 1 :, 0].tolist()
         return found
 
     def sample(

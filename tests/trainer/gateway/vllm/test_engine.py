@@ -141,6 +141,13 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
     ("code", "log", "cause", "hint"),
     [
         (1, "/usr/bin/python: No module named vllm", "not installed", "requirements/"),
+        (
+            1,
+            "WARNING Failed to import from vllm._x_C: ModuleNotFoundError(\"No module named 'vllm._x_C'\")\n"
+            "ERROR ModuleNotFoundError: No module named 'flashinfer'",
+            "No module named 'flashinfer'",
+            "whole log",
+        ),
         (1, "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in config", "g++", "apt-get"),
         (1, "ValueError: No available memory for the cache blocks. Try increasing", "out of memory", "max-model-len"),
         (1, "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to", "out of memory", "smaller"),

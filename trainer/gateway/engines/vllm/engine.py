@@ -209,7 +209,7 @@ class VllmProcess:
 
 
 _CAUSES: tuple[tuple[str, str, str], ...] = (
-    (r"No module named '?vllm", "vLLM is not installed in this environment", _INSTALL),
+    (r"No module named '?vllm'?(?![\w.])", "vLLM is not installed in this environment", _INSTALL),
     (
         r"InvalidCxxCompiler|No working C\+\+ compiler|g\+\+: (?:command )?not found|No such file.*'g\+\+'",
         "vLLM could not compile: no working C++ compiler (g++) was found",

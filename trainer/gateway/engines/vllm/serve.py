@@ -3,6 +3,7 @@
 vLLM spawns its engine's process. That imports this module as its main one, so the same holds there.
 """
 
+import importlib.util
 import runpy
 
 from arttrace.system.processes import collect_garbage_seldom
@@ -10,9 +11,9 @@ from arttrace.system.processes import collect_garbage_seldom
 collect_garbage_seldom()
 
 if __name__ == "__main__":
-    try:
+    if importlib.util.find_spec("vllm.entrypoints.launchers"):
         from vllm.entrypoints.launchers.api_server.entry import main
-    except ModuleNotFoundError:  # vLLM 0.24, the last for torch 2.11: a module to be run
-        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
-    else:
+
         main()  # type: ignore[no-untyped-call]
+    else:  # vLLM 0.24, the last for torch 2.11: a module to be run
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
