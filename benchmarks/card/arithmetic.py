@@ -8,21 +8,18 @@ give.
 from __future__ import annotations
 
 import random
-import shutil
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.card.shapes import Shape, make_model
+from benchmarks.card.shapes import Shape, add_tokenizer, make_model
 
-ROOT = Path(__file__).resolve().parents[2]
 NOISE = 0.6
 _SPOILT = 0.5
 """Where the noisy demonstrations end: a right answer's mean probability. Then the model errs and has not forgotten."""
 _TOY = Shape("toy, 0.2 M", 64, 256, 2, 4, 2, 32, 320)
-_CARD = Shape("Qwen3 shape, 113 M", 1024, 4096, 8, 16, 4, 64, 320)
+_CARD = Shape("Qwen3 shape, 123 M", 1024, 4096, 8, 16, 4, 64, 2048)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +71,11 @@ def make_base(folder: Path, device: str, seconds: float) -> tuple[Path, Task, di
     """A model trained from scratch on noisy sums until it knows them and errs as they do, or time is up.
 
     Returns its directory, the task, and what the training came to."""
-    sys.path.append(str(ROOT / "tests" / "support"))
-    from tiny_model import make_base_model
     from transformers import AutoTokenizer
 
     shape = _TOY if device == "cpu" else _CARD
     directory = make_model(shape, folder / "base", device)
-    for file in make_base_model(folder / "tokenizer").glob("*token*"):
-        shutil.copy(file, directory)
-    for file in (folder / "tokenizer").glob("*.jinja"):
-        shutil.copy(file, directory)
+    add_tokenizer(directory, folder, shape.vocabulary)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     task = Task(5 if device == "cpu" else 100, tokenizer.eos_token_id, tokenizer)
     return directory, task, _teach(directory, task, device, seconds)

@@ -12,9 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import shutil
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.card.frame import Config, Table
-from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
+from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, add_tokenizer, make_model
 
-ROOT = Path(__file__).resolve().parents[2]
 _STEP_S = 1.5
 """A step takes seconds, in which room is made for the adapter that it ends with."""
 _PART = 4 << 20
@@ -167,15 +164,11 @@ def _engine(config: Config, table: Table, shape: Shape, rank: int) -> Iterator[P
         return
     import httpx
 
-    sys.path.append(str(ROOT / "tests" / "support"))
-    from tiny_model import make_base_model
-
     from arttrace.system.paths import DataDir
     from trainer.serving import start_serving
 
     base_model = make_model(shape, config.models / shape.name, config.device)
-    for file in make_base_model(config.scratch / "tokenizer").glob("*token*"):
-        shutil.copy(file, base_model)
+    add_tokenizer(base_model, config.scratch, shape.vocabulary)
     options = [
         "--max-model-len=2048",
         "--vllm-arg=--max-num-seqs=16",

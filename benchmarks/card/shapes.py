@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +93,21 @@ def make_model(shape: Shape, directory: Path, device: str) -> Path:
     if device == "cuda":
         torch.cuda.empty_cache()
     return directory
+
+
+def add_tokenizer(base_model: Path, scratch: Path, vocabulary: int) -> None:
+    """A token per byte and a chat template, and names for the model's other tokens: vLLM refuses ids that its tokenizer
+    does not know."""
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+    from tiny_model import make_base_model
+
+    folder = make_base_model(scratch / "tokenizer")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    known = tokenizer["model"]["vocab"]
+    known |= {f"<|{token}|>": token for token in range(len(known), vocabulary)}
+    (base_model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for file in (*folder.glob("tokenizer_config.json"), *folder.glob("*.jinja")):
+        shutil.copy(file, base_model)
 
 
 def dense_rate(device: str) -> tuple[float, str]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.card.bundle import ROOT, missing_for_vllm
+from benchmarks.card.bundle import missing_for_vllm
 from benchmarks.card.frame import Config, Table
-from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
+from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, add_tokenizer, make_model
 from benchmarks.card.torch_engine import NAME, TorchEngine, sampled_run
 
 COLUMNS = ("engine", "awake GiB", "asleep GiB", "sleep s", "step s", "wake s", "nats apart")
@@ -115,14 +113,10 @@ def _vllm_row(
 ) -> None:
     import httpx
 
-    sys.path.append(str(ROOT / "tests" / "support"))
-    from tiny_model import make_base_model
-
     from arttrace.system.paths import DataDir
     from trainer.serving import start_serving
 
-    for file in make_base_model(config.scratch / "tokenizer").glob("*token*"):
-        shutil.copy(file, base)
+    add_tokenizer(base, config.scratch, shape.vocabulary)
     free, rows = _held(config), _rows(shape)
     options = ["--max-model-len=2048", "--sleep-while-training", "--engine-memory-share=0.25"]
     options.append("--vllm-arg=--enforce-eager")  # its speed is not what is asked here
