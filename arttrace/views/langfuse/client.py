@@ -14,6 +14,8 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.capture.export.shipping.otlp_client import read_answer, seconds_to_wait
+from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import ArttraceError, MayPass
 from arttrace.wire.content import secrets
 
@@ -244,8 +246,8 @@ _JSON = {"content-type": "application/json"}
 
 def _json(answer: httpx.Response) -> Any:
     try:
-        return msgspec.json.decode(answer.content)
-    except (msgspec.DecodeError, RecursionError):
+        return read_json(answer.content)
+    except UNREADABLE:
         is_page = "html" in answer.headers.get("content-type", "") or answer.content.lstrip()[:1] == b"<"
         what = "a web page" if is_page else "no JSON"
         raise LangfuseError(
