@@ -174,6 +174,17 @@ def test_refused_spans_are_not_counted_as_spans() -> None:
     assert (found.spans, found.traces, found.refused, found.unread) == (1, 1, 1, {})
 
 
+@pytest.mark.parametrize("form", list(FORMS))
+def test_what_stands_in_for_them_counts_neither_as_new_nor_as_stored(tmp_path: Path, form: str) -> None:
+    site = Site(tmp_path)
+    good, bad, mended = FORMS[form]
+    for new, stored in ((1, 0), (0, 1)):
+        taken = site.take(lines(*good, bad))
+        assert (taken["new"], taken["already_stored"], taken["refused"]) == (new, stored, 1)
+    taken = site.take(lines(*good, mended))
+    assert (taken["new"], taken["already_stored"], taken["refused"]) == (1, 1, 0)
+
+
 def test_an_object_that_says_nothing_is_called_so() -> None:
     found = read_file(lines(FORMS["otlp"][0][0], {}), "x")
     assert (found.refused, found.reasons) == (1, ["line 2: an object without any keys"])

@@ -16,10 +16,12 @@ from arttrace.commands.shared.progress import Progress, say
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
+from arttrace.records.span import SpanRow
 from arttrace.records.values.units import counted, quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.identity.stand_ins import is_stand_in
 from arttrace.views.terminal import unread_lines
 
 
@@ -79,6 +81,9 @@ def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> d
             size = file.stat().st_size
             progress = Progress(size >> 20, f"MiB of {file.name}", say, tells_short=False)
             for records in read_records(opened, size, source, found, ids):
+                if stand_ins := [one for one in records if isinstance(one, SpanRow) and is_stand_in(one)]:
+                    store.append(stand_ins)  # they are counted as refused
+                    records = [one for one in records if not (isinstance(one, SpanRow) and is_stand_in(one))]
                 new += store.append(records)
                 given += len(records)
                 if size >> 20:
