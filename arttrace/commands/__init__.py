@@ -20,7 +20,7 @@ from arttrace.commands.shared.options import options_from_the_front, options_of_
 from arttrace.commands.shared.typed_text import read_as_typed
 from arttrace.system.errors import ArttraceError
 from arttrace.system.private_files import only_for_its_user
-from arttrace.system.processes import collect_garbage_seldom
+from arttrace.system.processes import collect_garbage_seldom, signals_after_imports
 
 _ENTRY_POINTS = "arttrace.commands"
 _OURS = ("arttrace", "trainer")
@@ -111,13 +111,15 @@ class _LazyGroup(click.Group):
         known = _COMMANDS.get(cmd_name, _Command("", ""))
         try:
             if known.module:
-                command: click.Command = import_module(known.module).command
+                with signals_after_imports():
+                    command: click.Command = import_module(known.module).command
                 read_as_typed(command)
                 return command
             for point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
                 if cmd_name in _COMMANDS:
                     _check_trainer()
-                loaded: click.Command = point.load()
+                with signals_after_imports():
+                    loaded: click.Command = point.load()
                 read_as_typed(loaded)
                 return loaded
         except ModuleNotFoundError as error:

@@ -15,6 +15,7 @@ from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error, may_pas
 from arttrace.rewards.judge_prompt import MAX_CHARS, judge_prompt
 from arttrace.rewards.transcript import Transcript
 from arttrace.system.errors import JudgeError
+from arttrace.system.processes import signals_after_imports
 from arttrace.system.suppression import suppress_instrumentation
 
 ATTEMPTS = 4
@@ -176,7 +177,8 @@ def require_key(model: str, params: Mapping[str, Any]) -> None:
 def load_litellm() -> Any:
     """litellm, imported on first use (about two seconds), without its fetch of a price list and its notices."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm
+    with signals_after_imports():
+        import litellm
 
     litellm.suppress_debug_info = True
     litellm.telemetry = False

@@ -1,12 +1,16 @@
 """Processes of this machine: whether they are alive, how those of `multiprocessing` end, how often garbage is
-collected."""
+collected, when signals may interrupt."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 
 def is_alive(pid: int) -> bool:
@@ -37,3 +41,35 @@ def collect_garbage_seldom() -> None:
     and scanning them takes a quarter of the start.
     """
     gc.set_threshold(50_000, 20, 20)
+
+
+@contextlib.contextmanager
+def signals_after_imports() -> Iterator[None]:
+    """In the body, which imports libraries, Ctrl-C or SIGTERM waits until it is done; a second one does not.
+
+    What handles them raises KeyboardInterrupt. Amid an import that comes out as another exception (of `__set_name__`),
+    aborts C++ code, or leaves a lock held, such as logging's, for which other threads then wait for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if came:
+            came.clear()
+            handlers[signal.Signals(number)](number, frame)
+        else:
+            came.append(number)
+
+    for number in handlers:
+        signal.signal(number, wait)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

@@ -21,6 +21,7 @@ from arttrace.commands import cli
 from arttrace.commands.shared.ending import ended_as_by_ctrl_c
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.system.processes import signals_after_imports
 
 WAITS_S = 120
 IN_A_TERMINAL = """
@@ -29,6 +30,24 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from arttrace.commands import main
 main()
 """
+AMID_AN_IMPORT = """
+import signal, sys
+from arttrace.commands import main
+
+class Named:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(number)
+
+class AmidTheImport:
+    def find_spec(self, name, *_):
+        if name == imported:
+            type("Holder", (), {"field": Named()})
+
+imported, number = sys.argv.pop(), int(sys.argv.pop())
+sys.meta_path.insert(0, AmidTheImport())
+main()
+"""
+JUDGED = ("score", "--judge", "openai/any", "--judge-base-url", "http://127.0.0.1:9/v1")
 KEEPERS = (("view", "--port", "0"), ("collect", "--port", "0"))
 
 
@@ -36,7 +55,8 @@ KEEPERS = (("view", "--port", "0"), ("collect", "--port", "0"))
 def data(tmp_path: Path) -> DataDir:
     found = DataDir(tmp_path / "data")
     with Store.open(found, create=True) as store:
-        store.append(research_run("run"))
+        for name in ("run", "again"):
+            store.append(research_run(name))
     return found
 
 
@@ -46,6 +66,24 @@ def as_a_terminal_starts_it() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("command", "imported", "said"),
+    [
+        (("ls",), "arttrace.commands.inspect.ls", ""),
+        (JUDGED, "litellm", "0 of 1 group scored and stored; run again to continue.\n"),
+    ],
+    ids=["ls", "score"],
+)
+def test_a_signal_amid_an_import_ends_the_command_when_it_is_done(
+    command: tuple[str, ...], imported: str, said: str, number: signal.Signals, data: DataDir
+) -> None:
+    """An exception that is raised there comes out as another one (as of `__set_name__`), or as an abort of C++ code."""
+    program = [sys.executable, "-c", AMID_AN_IMPORT, *command, str(int(number)), imported]
+    done = subprocess.run(program, env=environment(data), capture_output=True, text=True, timeout=WAITS_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{said}\ninterrupted\n")
 
 
 def left_behind(data: DataDir) -> set[str]:
@@ -155,3 +193,21 @@ def test_without_a_handler_of_the_command_it_is_ctrl_c() -> None:
         with ended_as_by_ctrl_c(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_second_signal_does_not_wait_for_imports() -> None:
+    reached = []
+
+    def load() -> None:
+        with signals_after_imports():
+            reached.append("before")
+            signal.raise_signal(signal.SIGTERM)
+            reached.append("after the first")
+            signal.raise_signal(signal.SIGINT)
+            reached.append("after the second")
+
+    before = signal.getsignal(signal.SIGINT)
+    with ended_as_by_ctrl_c(), pytest.raises(KeyboardInterrupt):
+        load()
+    assert reached == ["before", "after the first"]
+    assert signal.getsignal(signal.SIGINT) is before

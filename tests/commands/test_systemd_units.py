@@ -33,5 +33,10 @@ def test_a_unit_writes_to_its_data_and_to_a_directory_for_temporary_files_that_g
     assert said["PrivateTmp"] == "yes"  # else /tmp cannot be written, and sockets and caches stay beside the data
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_service_that_is_stopped_while_it_is_loaded_has_not_failed(unit: Path) -> None:
+    assert "SuccessExitStatus=130" in unit.read_text().splitlines()
+
+
 def test_there_are_units() -> None:
     assert len(UNITS) == 3

@@ -259,6 +259,11 @@ def _number(value: float | None) -> str:
 def _find(data: DataDir, version: str) -> PolicyStep:
     """The manifest of NAME@N. Raises TrainingError when there is none."""
     name, step = _parsed(version)
+    if step == 0:
+        raise TrainingError(
+            f"{version} is the base model: it has no step's metrics, adapter or optimizer state.",
+            "`arttrace policies` lists the versions; a policy that has none begins with the base model.",
+        )
     return Checkpoints(data.policies, name).manifest(step)
 
 

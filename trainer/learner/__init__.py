@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 # cores are shared with a serving engine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from arttrace.system.processes import signals_after_imports
 from trainer.learner.config import LearnerConfig
 
 if TYPE_CHECKING:
@@ -35,9 +36,11 @@ def make_learner(base_model: Path, config: LearnerConfig) -> "BaseLearner":
 
         import_unsloth()
     if config.engine == "trl":
-        from trainer.learner.trl.engine import TrlLearner
+        with signals_after_imports():
+            from trainer.learner.trl.engine import TrlLearner
 
         return TrlLearner(base_model, config)
-    from trainer.learner.packed.engine import PackedLearner
+    with signals_after_imports():
+        from trainer.learner.packed.engine import PackedLearner
 
     return PackedLearner(base_model, config)

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from arttrace.system.errors import TrainingError
+from arttrace.system.processes import signals_after_imports
 from trainer.learner.config import LearnerConfig
 from trainer.learner.machine.families import refuse_family
 from trainer.learner.machine.fitting import fitted, refuse_experts
@@ -68,8 +69,9 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
 
 
 def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    with signals_after_imports():
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     dtype = getattr(torch, config.computes_in)
     quantised = (
@@ -94,7 +96,8 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
 
 
 def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
-    from unsloth import FastLanguageModel
+    with signals_after_imports():
+        from unsloth import FastLanguageModel
 
     length = json.loads((directory / "config.json").read_text()).get("max_position_embeddings", 4096)
     with contextlib.redirect_stdout(io.StringIO()):  # it greets

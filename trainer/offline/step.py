@@ -9,6 +9,7 @@ from typing import Any
 from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
+from arttrace.system.processes import signals_after_imports
 from trainer.learner import LearnerConfig
 from trainer.offline.plan import OfflinePlan, Tell
 from trainer.policies.checkpoints import Checkpoints
@@ -20,7 +21,8 @@ from trainer.step.version import complete_step
 
 def load_tokenizer(base_model: Path) -> Any:
     """The base model's tokenizer with its chat template. Raises TrainingError when it has none of them."""
-    from transformers import AutoTokenizer
+    with signals_after_imports():
+        from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(base_model), local_files_only=True)
@@ -47,7 +49,8 @@ def train_offline(
 ) -> PolicyStep:
     """Go on from the newest version, or begin the first. `progress` is asked once, with the number of optimizer steps.
     Raises TrainingError; nothing is consumed then."""
-    from trainer.offline.train import OfflineLearner
+    with signals_after_imports():
+        from trainer.offline.train import OfflineLearner
 
     clock = Clock()
     clock(Phase.STEP)

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import cast
 
 from arttrace.system.errors import TrainingError
+from arttrace.system.processes import signals_after_imports
 
 _NOISY = ("transformers", "trl", "peft", "accelerate", "datasets", "torchao")
 
@@ -49,7 +50,7 @@ def import_trl() -> ModuleType:
     """
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
-    with quiet():
+    with signals_after_imports(), quiet():
         availability = importlib.import_module("trl.import_utils")
         originals = {name: getattr(availability, name) for name in ("is_vllm_available", "is_weave_available")}
         try:
@@ -81,7 +82,7 @@ def import_unsloth() -> ModuleType:
     if "trl" in sys.modules and "unsloth" not in sys.modules:
         raise TrainingError("Unsloth has to be loaded before TRL, which this process has imported already.")
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+        with signals_after_imports(), warnings.catch_warnings(), contextlib.redirect_stdout(None):
             warnings.simplefilter("ignore")
             return importlib.import_module("unsloth")
     except (ImportError, NotImplementedError, RuntimeError) as error:

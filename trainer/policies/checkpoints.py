@@ -135,8 +135,9 @@ class Checkpoints:
         try:
             return msgspec.json.decode(path.read_bytes(), type=PolicyStep)
         except FileNotFoundError:
+            missing = f": {path} is missing" if self.path(step).exists() else ""
             raise TrainingError(
-                f"There is no version {self.policy}@{step}: {path} is missing.",
+                f"There is no version {self.policy}@{step}{missing}.",
                 "`arttrace policies` lists the versions.",
             ) from None
         except (OSError, msgspec.DecodeError) as error:

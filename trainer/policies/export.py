@@ -11,6 +11,7 @@ import msgspec
 
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.system.errors import TrainingError
+from arttrace.system.processes import signals_after_imports
 from trainer.policies.checkpoints import Checkpoints
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
@@ -32,10 +33,11 @@ def export_merged(source: Path, base_model: Path, directory: Path) -> None:
     if not (base_model / "config.json").is_file():
         raise TrainingError(f"The base model {base_model} no longer exists.", "Put it back, and export again.")
     with _New(directory) as target:
-        from peft import PeftModel
-        from transformers import AutoModelForCausalLM
+        with signals_after_imports():
+            from peft import PeftModel
+            from transformers import AutoModelForCausalLM
 
-        from trainer.output.quiet import quiet
+            from trainer.output.quiet import quiet
 
         with quiet():
             base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from arttrace.system.errors import ServingError
+from arttrace.system.processes import signals_after_imports
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHORT = {
@@ -30,7 +31,8 @@ def find_base_model(given: str) -> tuple[Path, str]:
         given = hub_name(given)
     if path.exists() or _NAME.fullmatch(given) is None or given.startswith("."):
         return path, path.resolve().name
-    from huggingface_hub import snapshot_download
+    with signals_after_imports():
+        from huggingface_hub import snapshot_download
 
     try:
         found = Path(snapshot_download(given, allow_patterns=_FILES))

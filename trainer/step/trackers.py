@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from arttrace.records.policy import PolicyStep
 from arttrace.system.files import replace_file
+from arttrace.system.processes import signals_after_imports
 from trainer.step.example import COLUMNS, ExampleTable
 
 _PROJECT = "arttrace"
@@ -64,7 +65,8 @@ class TensorBoard:
     """Event files under `folder`. It keeps no artifacts."""
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        with signals_after_imports():
+            from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(folder / "tensorboard" / policy))
 
@@ -95,7 +97,8 @@ class WandB:
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         # The service of a program that started this process outlives it, and would keep the run of one that was killed.
         os.environ.pop("WANDB_SERVICE", None)
-        wandb: Any = import_module("wandb")
+        with signals_after_imports():
+            wandb: Any = import_module("wandb")
         folder.mkdir(parents=True, exist_ok=True)
         self._wandb = wandb
         self._artifact = run_id(folder, policy)
@@ -134,7 +137,8 @@ class Trackio:
     their names alone, so that the run's id is its name."""
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
-        self._trackio: Any = import_module("trackio")
+        with signals_after_imports():
+            self._trackio: Any = import_module("trackio")
         self._name = run_id(folder, policy)
         with redirect_stdout(sys.stderr):  # it talks; stdout is for versions
             self._trackio.init(project=_PROJECT, name=self._name, resume="allow", config=dict(config))
@@ -169,8 +173,9 @@ class MLflow:
         # A server that is away costs each request these at most: as MLflow has them it would be minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        mlflow: Any = import_module("mlflow")
-        self._entities: Any = import_module("mlflow.entities")
+        with signals_after_imports():
+            mlflow: Any = import_module("mlflow")
+            self._entities: Any = import_module("mlflow.entities")
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
             folder.mkdir(parents=True, exist_ok=True)

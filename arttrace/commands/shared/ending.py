@@ -16,9 +16,9 @@ _GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL if hasattr(select, "po
 
 @contextlib.contextmanager
 def ended_as_by_ctrl_c() -> Iterator[None]:
-    """In the body SIGTERM raises KeyboardInterrupt, unless the command handles it itself, and the first SIGHUP acts as
+    """In the body SIGTERM acts as Ctrl-C does there, unless the command handles it itself, and the first SIGHUP acts as
     SIGTERM. A signal that is ignored, as by `nohup`, stays ignored. For the main thread."""
-    handlers = {"SIGTERM": signal.default_int_handler, "SIGHUP": _hang_up}
+    handlers = {"SIGTERM": _as_ctrl_c, "SIGHUP": _hang_up}
     known = {getattr(signal, name): handler for name, handler in handlers.items() if hasattr(signal, name)}
     ours = {number: handler for number, handler in known.items() if signal.getsignal(number) is signal.SIG_DFL}
     for number, handler in ours.items():
@@ -28,6 +28,12 @@ def ended_as_by_ctrl_c() -> Iterator[None]:
     finally:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _as_ctrl_c(_number: int, frame: FrameType | None) -> None:
+    """An event loop has its own handler of Ctrl-C: a KeyboardInterrupt in one of its tasks would leave a traceback."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def _hang_up(number: int, _frame: FrameType | None) -> None:

@@ -107,6 +107,21 @@ def test_two_versions_are_compared_number_by_number(data: DataDir) -> None:
         assert isinstance(run(data, "compare", "policy@1", wrong).exception, TrainingError)
 
 
+@pytest.mark.parametrize("arguments", ["compare policy@0 policy@1", "export policy@0 here", "fork policy@0 mine"])
+def test_the_base_model_is_told_from_a_version_that_is_missing(data: DataDir, arguments: str) -> None:
+    """Runs, `status` and `serve` call it policy@0."""
+    error = run(data, *arguments.split()).exception
+    assert isinstance(error, TrainingError)
+    assert error.message == "policy@0 is the base model: it has no step's metrics, adapter or optimizer state."
+
+
+@pytest.mark.parametrize("version", ["policy@9", "polcy@1"])
+def test_a_version_that_is_not_there_is_named_without_a_path(data: DataDir, version: str) -> None:
+    error = run(data, "compare", version, "policy@1").exception
+    assert isinstance(error, TrainingError)
+    assert error.message == f"There is no version {version}."
+
+
 def test_a_pruned_version_keeps_its_manifest_and_its_number(data: DataDir) -> None:
     checkpoints = Checkpoints(data.policies, "policy")
     arguments = ("prune", "--keep-best", "1", "--keep-latest", "1")

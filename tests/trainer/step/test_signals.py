@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -78,3 +80,38 @@ def test_an_interruption_that_a_package_swallows_or_makes_another_error_of_is_st
     with pytest.raises(ImportError):
         load(threading.Event(), ends=False, fails=True)
     load(threading.Event(), ends=False, fails=False)
+
+
+AMID_THE_IMPORT_OF_THE_ENGINE = """
+import signal, sys
+from pathlib import Path
+from arttrace.commands.shared.ending import ended_as_by_ctrl_c
+from trainer.learner import LearnerConfig, make_learner
+
+ENGINE = "trainer.learner.packed.engine"
+
+class Named:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.SIGTERM)
+
+class AmidTheImport:
+    def find_spec(self, name, *_):
+        if name == ENGINE:
+            type("Holder", (), {"field": Named()})
+
+sys.meta_path.insert(0, AmidTheImport())
+try:
+    with ended_as_by_ctrl_c():
+        make_learner(Path("nowhere"), LearnerConfig())
+except KeyboardInterrupt:
+    print(hasattr(sys.modules[ENGINE], "PackedLearner"))
+"""
+
+
+def test_a_signal_amid_the_imports_of_a_learner_waits_until_they_are_done() -> None:
+    """Python raises it as a RuntimeError there; amid one of logging's calls it left a lock held, for which the thread
+    that answers for the store then waited for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", AMID_THE_IMPORT_OF_THE_ENGINE], capture_output=True, text=True, timeout=600
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
