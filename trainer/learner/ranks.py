@@ -2,6 +2,9 @@
 
 Numbers are added up on the CPU as well as on the device: the process group must serve both, as that of
 `init_process_group()` without a backend does.
+
+Whoever made the group ends it with `destroy_process_group()` before the process ends. Its threads hold the tensors of
+the last sum a moment longer than the caller; one that lets go of them while the interpreter ends aborts the process.
 """
 
 from __future__ import annotations

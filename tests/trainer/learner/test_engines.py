@@ -428,6 +428,7 @@ for number, config in enumerate(msgspec.json.decode(configs, type=list[LearnerCo
     metrics = learner.step(samples)
     weights = {n: p.detach() for n, p in learner.model.named_parameters() if p.requires_grad}
     torch.save((dataclasses.asdict(metrics), weights), work / f"{number}-{rank}.pt")
+distributed.destroy_process_group()
 """
 
 
@@ -445,8 +446,13 @@ def test_two_ranks_take_the_step_of_one(
     job = msgspec.json.encode([(s.sequences, s.advantage) for s in samples]) + b"|" + msgspec.json.encode(configs)
     (tmp_path / "job").write_bytes(job)
     command = [sys.executable, "-c", RANKS]
-    running = [subprocess.Popen([*command, str(rank), str(base_model), str(tmp_path)]) for rank in (0, 1)]
-    assert [process.wait(timeout=600) for process in running] == [0, 0]
+    said = [tmp_path / f"stderr-{rank}" for rank in (0, 1)]
+    running = [
+        subprocess.Popen([*command, str(rank), str(base_model), str(tmp_path)], stderr=said[rank].open("wb"))
+        for rank in (0, 1)
+    ]
+    exits = [process.wait(timeout=600) for process in running]
+    assert exits == [0, 0], "\n".join(f"rank {rank}:\n{path.read_text()}" for rank, path in enumerate(said))
     for number, config in enumerate(configs):
         alone = PackedLearner(base_model, config)
         alone.step(samples)
