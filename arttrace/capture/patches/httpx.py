@@ -214,6 +214,8 @@ class Tap:
         return getattr(self._stream, name)  # httpx2 keeps the elapsed time on the stream
 
     def __del__(self, _at_the_end: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._call is None:  # never made whole
+            return
         if not _at_the_end():  # then modules lose their names, and what was open has been closed
             with _tapping:
                 self._ended("closed")
