@@ -19,7 +19,7 @@ from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import is_system_text, unread_parts, whole_conversation
 from arttrace.formats.sdks.openai_messages import answers, inputs, offered_tools, plain, text_of, tools
 from arttrace.records import semconv
-from arttrace.records.message import ToolCallPart
+from arttrace.records.message import ToolCallPart, joined_text
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.times import time_ns
@@ -119,11 +119,15 @@ def _conversation(item: dict[str, Any], given: Sequence[dict[str, Any]], source:
                 semconv.SCENARIO: None if task is None else f"{source}/{task}",
                 semconv.METADATA: text_of(rest),
                 semconv.TAGS: tags,
-                semconv.ENTRY_RESULT: text_of(messages[-1].get("content")) if calls else None,
+                semconv.ENTRY_RESULT: _plain_text(messages[-1].get("content")) if calls else None,
             }
         ),
     )
     yield from rewards_beside(beside, trace_id, start)
+
+
+def _plain_text(content: Any) -> str | None:
+    return text_of(content if (text := joined_text(content)) is None else text)
 
 
 def _failed(

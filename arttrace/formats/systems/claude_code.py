@@ -17,6 +17,8 @@ from typing import Any
 from arttrace.formats.imported_run import ImportedRun, lacks
 from arttrace.formats.left_out import LeftOutItem
 from arttrace.formats.sdks.anthropic_messages import in_openais_form, unread_parts
+from arttrace.records import semconv
+from arttrace.records.message import joined_text
 from arttrace.records.record import Record
 from arttrace.records.values.times import time_ns
 from arttrace.wire.apis.anthropic_messages import counts, finish_reason
@@ -127,10 +129,14 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
             start_ns=start_ns,
             end_ns=time_ns(last.get("timestamp")),
             model=message.get("model") if isinstance(message.get("model"), str) else None,
-            attributes=_usage(usage if isinstance(usage, dict) else {}),
+            attributes={
+                semconv.RESPONSE_ID: message.get("id"),
+                **_usage(usage if isinstance(usage, dict) else {}),
+            },
         )
         if agent is None:
             final = replies[-1].get("content")
+            final = final if (text := joined_text(final)) is None else text
     if is_a_part:
         return  # a sub-agent's own file: the run's span comes with the session's
     metadata = {name: value for name in ("version", "gitBranch") if (value := message_lines[0].get(name))}
