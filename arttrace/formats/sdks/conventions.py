@@ -248,6 +248,11 @@ def _openinference(attributes: Attributes) -> Attributes:
         found[semconv.TOOL_CALL_RESULT] = output
     elif kind == "AGENT":
         found.update(_agent(attributes.get("agent.name"), given, output))
+        metadata, tags = from_json(attributes.get("metadata")), from_json(attributes.get("tag.tags"))
+        user = text(attributes.get("user.id"))
+        about = {**(metadata if isinstance(metadata, dict) else {}), **({"user_id": user} if user else {})}
+        found[semconv.METADATA] = text_of(about) if about else None
+        found[semconv.TAGS] = [str(tag) for tag in tags] if isinstance(tags, list) and tags else None
     return found
 
 

@@ -51,6 +51,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
             semconv.TOOL_CALL_RESULT: text_of(output),
         }
     elif parent is None:
+        expected = {} if item.get("expected") is None else {"expected": item["expected"]}
         found = {
             semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
             semconv.AGENT_NAME: name,
@@ -58,7 +59,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
             semconv.ENTRY_RESULT: text_of(output),
             semconv.PROJECT: source,
             semconv.TAGS: item.get("tags") or None,
-            semconv.METADATA: text_of(metadata) if metadata else None,
+            semconv.METADATA: text_of({**metadata, **expected}) if metadata or expected else None,
         }
     else:
         found = {}
@@ -103,6 +104,7 @@ def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, 
         semconv.USAGE_INPUT_TOKENS: _count(metrics.get("prompt_tokens")),
         semconv.USAGE_OUTPUT_TOKENS: _count(metrics.get("completion_tokens")),
         semconv.USAGE_CACHE_READ_INPUT_TOKENS: _count(metrics.get("prompt_cached_tokens")),
+        semconv.USAGE_CACHE_WRITE_INPUT_TOKENS: _count(metrics.get("prompt_cache_creation_tokens")),
         semconv.USAGE_REASONING_OUTPUT_TOKENS: _count(metrics.get("completion_reasoning_tokens")),
         semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
     }

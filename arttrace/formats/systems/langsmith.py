@@ -6,6 +6,8 @@ prompts. `feedback_stats` (averages) or `feedback` become rewards of the trace w
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +25,7 @@ from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 from arttrace.wire.apis.anthropic_messages import counts as openais_counts
 from arttrace.wire.apis.anthropic_messages import finish_reason
+from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "langsmith runs"
 _ROLES = {"human": "user", "ai": "assistant", "aimessagechunk": "assistant", "humanmessagechunk": "user"}
@@ -51,13 +54,14 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     if kind == "llm":
         found = _call(given, output, extra, metadata)
     elif kind == "tool":
-        call = metadata.get("tool_call_id") or _object(output.get("output")).get("tool_call_id")
+        returned = output.get("output", output)
+        message = _fields(_object(returned))
         found = {
             semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL,
             semconv.TOOL_NAME: name,
-            semconv.TOOL_CALL_ID: call,
-            semconv.TOOL_CALL_ARGUMENTS: text_of(keywords(given.get("input", given))),
-            semconv.TOOL_CALL_RESULT: text_of(output.get("output", output)),
+            semconv.TOOL_CALL_ID: metadata.get("tool_call_id") or message.get("tool_call_id"),
+            semconv.TOOL_CALL_ARGUMENTS: text_of(keywords(_written(given.get("input", given)))),
+            semconv.TOOL_CALL_RESULT: text_of(message["content"] if "tool_call_id" in message else returned),
         }
     elif parent is None:
         found = {
@@ -126,16 +130,17 @@ def _call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], 
         messages = [{"role": "user", "content": one} for one in prompts] if isinstance(prompts, list) else None
     offered = parameters.get("tools") or given.get("tools")
     replies = list(_replies(output))
-    usage = _usage(output)
+    about = _object(_message_of(output).get("response_metadata"))
+    models = (output.get("model"), about.get("model_name"), about.get("model"))
     found: Attributes = {
         semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
         **settings(parameters or given),
         semconv.REQUEST_MODEL: metadata.get("ls_model_name") or parameters.get("model") or given.get("model"),
-        semconv.RESPONSE_MODEL: output.get("model"),
+        semconv.RESPONSE_MODEL: next(filter(None, models), _object(output.get("llm_output")).get("model_name")),
+        semconv.RESPONSE_ID: output.get("id") or about.get("id"),
         semconv.PROVIDER_NAME: metadata.get("ls_provider"),
         semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
-        semconv.USAGE_INPUT_TOKENS: usage.get("input_tokens", usage.get("prompt_tokens")),
-        semconv.USAGE_OUTPUT_TOKENS: usage.get("output_tokens", usage.get("completion_tokens")),
+        **usage_attributes(_usage(output)),
     }
     if messages:
         found[semconv.INPUT_MESSAGES] = inputs([*whole_conversation([], given.get("system")), *_messages(messages)])
@@ -144,17 +149,40 @@ def _call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], 
     return found
 
 
-def _usage(output: dict[str, Any]) -> dict[str, Any]:
-    """The counts of an output's tokens: OpenAI's, Anthropic's, or LangChain's beside the answers or in one."""
-    beside = _object(output.get("llm_output"))
+def _message_of(output: dict[str, Any]) -> dict[str, Any]:
+    """The first answer of LangChain's, as its fields."""
     generations = output.get("generations")
     first = generations[0] if isinstance(generations, list) and generations else None
     first = first[0] if isinstance(first, list) and first else first
-    message = _object(_object(first).get("message"))
-    usages = [one.get("usage_metadata") for one in (output, _object(message.get("kwargs")), message)]
-    usages += [output.get("usage"), beside.get("token_usage"), beside.get("usage")]
+    return _fields(_object(_object(first).get("message")))
+
+
+def _fields(message: dict[str, Any]) -> dict[str, Any]:
+    """A message's fields, also where LangChain's serialisation is around them."""
+    return _object(message.get("kwargs")) or message
+
+
+def _usage(output: dict[str, Any]) -> dict[str, Any]:
+    """The counts of an output's tokens as OpenAI's APIs have them: theirs, Anthropic's, or LangChain's beside the
+    answers or in one."""
+    beside = _object(output.get("llm_output"))
+    for own in (output.get("usage_metadata"), _message_of(output).get("usage_metadata")):
+        if usage := _object(own):
+            given, sampled = (_object(usage.get(f"{side}_token_details")) for side in ("input", "output"))
+            cached = {"cached_tokens": given.get("cache_read"), "cache_write_tokens": given.get("cache_creation")}
+            thought = {"reasoning_tokens": sampled.get("reasoning")}
+            return {**usage, "input_tokens_details": cached, "output_tokens_details": thought}
+    usages = (output.get("usage"), beside.get("token_usage"), beside.get("usage"))
     found = next(filter(None, map(_object, usages)), {})
     return openais_counts(found) if "cache_read_input_tokens" in found else found
+
+
+def _written(given: Any) -> Any:
+    """What LangChain writes of a tool's arguments, as Python does, as the value that it is."""
+    if isinstance(given, str) and given[:1] == "{":
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            return ast.literal_eval(given)
+    return given
 
 
 def _replies(output: dict[str, Any]) -> Iterator[Any]:

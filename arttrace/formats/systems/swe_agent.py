@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.imported_run import SECOND, ImportedRun
 from arttrace.formats.left_out import Read
 from arttrace.records import semconv
+from arttrace.trajectories.decoding.attribute_values import finite
+from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "swe-agent trajectories"
 _REWARDS = ("reward", "score", "resolved")
@@ -37,11 +39,13 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     history = item["messages"] if "history" not in item else item["history"]
     info = item["info"] if isinstance(item.get("info"), dict) else {}
     task = item.get("instance_id") or item.get("environment")
-    run = ImportedRun(source, ids.next(source, item), name="swe-agent")
+    times = [at for one in history if isinstance(one, dict) and (at := _time(one)) is not None]
+    run = ImportedRun(source, ids.next(source, item), name="swe-agent", start_ns=min(times, default=None))
     config = info.get("config")
     model = config.get("model") if isinstance(config, dict) else None
     name = (model.get("model_name") if isinstance(model, dict) else None) or info.get("model_name")
     messages: list[dict[str, Any]] = []
+    before: int | None = None
     for at, one in enumerate(history):
         if not isinstance(one, dict) or not isinstance(one.get("role"), str):
             raise ValueError(f"entry {at + 1} of the history is no message")
@@ -49,9 +53,17 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
             continue
         message = _message(one)
         if message["role"] == "assistant" and not one.get("is_demo"):
-            model_name = name if isinstance(name, str) else None
-            yield run.call(at, messages, [message], model=model_name, attributes=_usage(one))
+            yield run.call(
+                at,
+                messages,
+                [message],
+                model=name if isinstance(name, str) else None,
+                start_ns=before,
+                end_ns=_time(one),
+                attributes=_answered(one),
+            )
         messages.append(message)
+        before = _time(one)
     submitted = info.get("submission")
     yield run.end(
         task=task,
@@ -72,14 +84,21 @@ def _message(one: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _usage(one: dict[str, Any]) -> dict[str, Any]:
+def _answered(one: dict[str, Any]) -> dict[str, Any]:
+    """What the API said of an answer."""
     extra = one.get("extra")
     response = extra.get("response") if isinstance(extra, dict) else None
-    usage = response.get("usage") if isinstance(response, dict) else None
-    if not isinstance(usage, dict):
+    if not isinstance(response, dict):
         return {}
-    counts = {
-        semconv.USAGE_INPUT_TOKENS: usage.get("prompt_tokens"),
-        semconv.USAGE_OUTPUT_TOKENS: usage.get("completion_tokens"),
+    usage = response.get("usage")
+    named = {semconv.RESPONSE_MODEL: response.get("model"), semconv.RESPONSE_ID: response.get("id")}
+    return {
+        **{name: value for name, value in named.items() if isinstance(value, str)},
+        **(usage_attributes(usage) if isinstance(usage, dict) else {}),
     }
-    return {key: count for key, count in counts.items() if isinstance(count, int)}
+
+
+def _time(one: dict[str, Any]) -> int | None:
+    """When it was said, in mini-swe-agent: seconds since 1970."""
+    at = finite(one.get("timestamp"))
+    return int(at * SECOND) if at is not None and 0 < at < 1 << 33 else None
