@@ -48,7 +48,7 @@ def _row(config: Config, table: Table, shape: Shape, base_model: Path, steps: in
         rows = [[rng.randrange(shape.vocabulary) for _ in range(_PROMPT + _SAMPLED)] for _ in range(_RUNS)]
         version = f"policy@{number}"
         fresh = _samples(rows, engine.score(rows, _PROMPT), version)
-        gaps += [square**0.5 for square in learner._squared_differences(plan_step(fresh, settings).rows, version)]
+        gaps += map(abs, learner._differences(plan_step(fresh, settings).rows, version))
         if number > 1 and tried < stale:
             tried += 1
             try:

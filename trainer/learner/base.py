@@ -315,22 +315,22 @@ class BaseLearner(ABC):
         chosen = sample_of(rows, current_version)
         if not chosen:
             return
-        differences = {current_version: self._squared_differences(chosen, current_version)}
+        differences = {current_version: self._differences(chosen, current_version)}
         with self.model.disable_adapter():
-            differences["the base model"] = self._squared_differences(chosen, current_version)
+            differences["the base model"] = self._differences(chosen, current_version)
         if self._before_last is not None:
             now = Weights(self.model)
             self._before_last.restore()
             try:
-                differences["the version before it"] = self._squared_differences(chosen, current_version)
+                differences["the version before it"] = self._differences(chosen, current_version)
             finally:
                 now.restore()
         check_nearest(differences, current_version)
 
     @abstractmethod
-    def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
-        """Of the tokens that the current version sampled: the squared difference of the captured log-probability to
-        that of the model as it is now, as at temperature 1 (nats squared)."""
+    def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
+        """Of the tokens that the current version sampled: the log-probability by the model as it is now less the
+        captured one, as at temperature 1 (nats)."""
 
     def _check_vocabulary(self, plan: PlannedStep, samples: Sequence[Sample]) -> None:
         size = self.model.get_input_embeddings().weight.shape[0]

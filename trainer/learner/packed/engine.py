@@ -78,13 +78,13 @@ class PackedLearner(BaseLearner):
                 self._optimise(minibatch, tally, computed)
         tally.gather()
 
-    def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
+    def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         found: list[float] = []
         for run in split_forests(rows, self._budget):
             forest = plant(run, current_version=current_version, device=self.config.device, dtype=self._numbers)
             with torch.no_grad():
                 gap = (self._score(forest)[0] - forest.logprobs) * forest.temperatures[forest.prediction]
-            found += (gap[forest.current].double() ** 2).tolist()
+            found += gap[forest.current].tolist()
         return found
 
     def _prepare(self, plan: PlannedStep, current_version: str | None, *, several: bool, first: bool) -> _Minibatch:

@@ -65,12 +65,12 @@ class TrlLearner(BaseLearner):
             for minibatch, parts in minibatches:
                 self._trainer.optimise(minibatch, parts, tally, computed)
 
-    def _squared_differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
+    def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         found: list[float] = []
         for part in split_rows(rows, self._budget):
             batch = pad_rows(part, current_version=current_version, device=self.config.device, dtype=self._numbers)
             gap = self._trainer.differences(batch)
-            found += (gap[batch.current & (batch.weights > 0)].double() ** 2).tolist()
+            found += gap[batch.current & (batch.weights > 0)].tolist()
         return found
 
     def _check_rows(self, plan: PlannedStep) -> None:
