@@ -400,3 +400,131 @@ def test_stored_completions() -> None:
         ],
         "tools": [("c1", "agent", "find", '{"q":"x"}', None, None, None)],
     }  # fmt: skip
+
+
+# --- trajectories of ART and ATIF, conversations --------------------------------------------------------------
+
+TALK = ["system: s", "user: Where?", 'assistant: (thinks Hm.) Look. [c1 find {"q":"x"}]', "tool: [c1 there]"]
+
+
+def test_art() -> None:
+    choice = {
+        "finish_reason": "tool_calls", "index": 0,
+        "message": {"role": "assistant", "content": None, "tool_calls": [CALLED]},
+        "logprobs": {"content": [{"token": "token_id:7", "logprob": -0.5, "bytes": None, "top_logprobs": []}]},
+    }  # fmt: skip
+    said = [
+        {"role": "system", "content": "s"}, ASKED, choice, {"role": "tool", "tool_call_id": "c1", "content": "there"},
+        {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "There."}},
+    ]  # fmt: skip
+    trajectory = {
+        "messages_and_choices": said, "tools": [FIND], "additional_histories": [], "reward": 0.5,
+        "initial_policy_version": 3, "final_policy_version": None, "metrics": {"duration": 2.0}, "auto_metrics": {},
+        "metadata": {"scenario_id": "x"}, "logs": ["l1"],
+    }  # fmt: skip
+    group = {
+        "trajectories": [trajectory, trajectory], "exceptions": [{"type": "ValueError", "message": "no"}],
+        "metadata": {"env": "web"}, "metrics": {"solved": 1}, "logs": ["g1"],
+    }  # fmt: skip
+    found, runs = told(lines(group))
+    assert (found.left_out, found.unread) == ({"rollouts that failed": 1}, {})
+    called = 'assistant: [c1 find {"q":"x"}]'
+    for run in runs:
+        assert {name: run[name] for name in run if name not in ("time", "calls", "rewards")} == {
+            "project": "file", "group": "file item 1", "result": "There.", "agents": [("file", None)],
+            "metadata": {
+                "scenario_id": "x", "metrics": {"duration": 2.0}, "logs": ["l1"], "initial_policy_version": 3,
+                "group_metadata": {"env": "web"}, "group_metrics": {"solved": 1}, "group_logs": ["g1"],
+            },
+            "tools": [("c1", "file", "find", '{"q":"x"}', "there", None, None)],
+        }  # fmt: skip
+        assert [(call["asked"], call["answers"], call["offered"]) for call in run["calls"]] == [
+            (TALK[:2], [("tool_calls", called)], ["find"]),
+            ([*TALK[:2], called, TALK[3]], [("stop", "assistant: There.")], ["find"]),
+        ]
+        assert [reward[:2] for reward in run["rewards"]] == [("reward", 0.5)]
+    assert len(runs) == 2
+
+
+def test_atif() -> None:
+    item = {
+        "schema_version": "ATIF-v1.7", "session_id": "s1", "notes": "n", "extra": {"trial": 3},
+        "agent": {
+            "name": "agent", "version": "2", "model_name": "m", "tool_definitions": [FIND], "extra": {"mode": "fast"}
+        },
+        "steps": [
+            {"step_id": 1, "timestamp": TIME.format(0), "source": "system", "message": "s"},
+            {"step_id": 2, "timestamp": TIME.format(0), "source": "user", "message": "Where?"},
+            {
+                "step_id": 3, "timestamp": TIME.format(2), "source": "agent", "model_name": "m2", "message": "Look.",
+                "reasoning_content": "Hm.",
+                "tool_calls": [{"tool_call_id": "c1", "function_name": "find", "arguments": {"q": "x"}}],
+                "observation": {"results": [{"source_call_id": "c1", "content": "there"}]},
+                "metrics": {"prompt_tokens": 9, "completion_tokens": 4, "cached_tokens": 5, "cost_usd": 0.1},
+            },
+            {
+                "step_id": 4, "timestamp": TIME.format(6), "source": "agent", "message": "There.",
+                "metrics": {"prompt_tokens": 12, "completion_tokens": 1},
+            },
+        ],
+        "final_metrics": {"total_cost_usd": 0.1},
+    }  # fmt: skip
+    _, [run] = told(lines(item))
+    common = {"agent": "agent", "offered": ["find"]}
+    assert run == {
+        "project": "file", "time": (0.0, 7.0), "result": "There.", "agents": [("agent", None)],
+        "metadata": {
+            "agent_version": "2", "model": "m", "notes": "n", "final_metrics": {"total_cost_usd": 0.1},
+            "extra": {"trial": 3}, "agent_extra": {"mode": "fast"},
+        },
+        "calls": [
+            {
+                **common, "time": (2.0, 3.0), "models": ("m2",), "asked": TALK[:2], "answers": [(None, TALK[2])],
+                "tokens": {"input": 9, "output": 4, "read": 5},
+            },
+            {
+                **common, "time": (6.0, 7.0), "models": ("m",), "asked": TALK,
+                "answers": [(None, "assistant: There.")], "tokens": {"input": 12, "output": 1},
+            },
+        ],
+        "tools": [("c1", "agent", "find", '{"q":"x"}', "there", None, None)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["openai", "anthropic"])
+def test_conversations(form: str) -> None:
+    use = {"type": "tool_use", "id": "c1", "name": "find", "input": {"q": "x"}}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    messages: dict[str, list[dict[str, Any]]] = {
+        "openai": [
+            {"role": "system", "content": "s"}, ASKED,
+            {"role": "assistant", "content": "Look.", "reasoning_content": "Hm.", "tool_calls": [CALLED]},
+            {"role": "tool", "tool_call_id": "c1", "content": "there"}, {"role": "assistant", "content": "There."},
+        ],
+        "anthropic": [
+            ASKED, {"role": "assistant", "content": [thought, {"type": "text", "text": "Look."}, use]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "there"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "There."}]},
+        ],
+    }  # fmt: skip
+    beside = {"tools": [FIND]} if form == "openai" else {
+        "system": "s", "tools": [{"name": "find", "input_schema": {"type": "object"}}]
+    }  # fmt: skip
+    item = {
+        "messages": messages[form], "model": "m", "task_id": "t", "reward": 0.5, "created_at": TIME.format(0),
+        "tags": ["prod"], "metadata": {"user": "ada"}, **beside,
+    }  # fmt: skip
+    found, [run] = told(lines(item))
+    assert (found.left_out, found.unread) == ({}, {})
+    common = {"agent": "file", "models": ("m",), "offered": ["find"]}
+    assert run == {
+        "project": "file", "scenario": "file/t", "time": (0.0, 2.0), "result": "There.", "tags": ("prod",),
+        "metadata": {"user": "ada", "model": "m", "task_id": "t", "created_at": TIME.format(0)},
+        "agents": [("file", None)],
+        "calls": [
+            {**common, "time": (0.0, 1.0), "asked": TALK[:2], "answers": [(None, TALK[2])]},
+            {**common, "time": (1.0, 2.0), "asked": TALK, "answers": [(None, "assistant: There.")]},
+        ],
+        "tools": [("c1", "file", "find", '{"q":"x"}', "there", None, None)],
+        "rewards": [("reward", 0.5, "code", None, "", 0.0)],
+    }  # fmt: skip

@@ -15,9 +15,12 @@ from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
+from arttrace.trajectories.decoding.attribute_values import from_json
 
 KIND = "art trajectories"
 _TOKEN = "token_id:"
+_VERSIONS = ("initial_policy_version", "final_policy_version")
+_OF_GROUP = ("group_metadata", "group_metrics", "group_logs")
 
 
 def recognises(item: dict[str, Any]) -> bool:
@@ -33,13 +36,28 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
     members = item.get("trajectories")
     shared = _object(item.get("metadata")) if isinstance(members, list) else {}
     group = shared.get("group", shared.get("scenario", f"{source} {place}"))
+    of_group = (
+        {f"group_{name}": item.get(name) for name in ("metadata", "metrics", "logs")}
+        if isinstance(members, list)
+        else {}
+    )
     for at, one in enumerate(members if isinstance(members, list) else [item]):
         if not isinstance(one, dict):
             raise ValueError("a trajectory is no object")
-        yield from _run(one, source, [group, at] if isinstance(members, list) else [place], group, ids)
+        yield from _run(one, source, [group, at] if isinstance(members, list) else [place], group, ids, of_group or one)
+    failed = item.get("exceptions")
+    yield from (LeftOutItem("rollouts that failed") for _ in (failed if isinstance(failed, list) else ()))
 
 
-def _run(item: dict[str, Any], source: str, place: list[Any], group: Any, ids: ContentIds) -> Iterator[Read]:
+def _run(
+    item: dict[str, Any],
+    source: str,
+    place: list[Any],
+    group: Any,
+    ids: ContentIds,
+    of_group: Mapping[str, Any],
+) -> Iterator[Read]:
+    """One run; `of_group` is what is said of its group, as the Parquet logs name it."""
     metadata = _object(item.get("metadata"))
     if "group_index" in item:
         group = _object(item.get("group_metadata")).get("group", f"{source} group {item['group_index']}")
@@ -70,9 +88,14 @@ def _run(item: dict[str, Any], source: str, place: list[Any], group: Any, ids: C
                 if not number:
                     result = message.get("content")
             messages.append(message)
-    beside = {name: value for name in ("metrics", "logs") if (value := item.get(name))}
+    beside = {name: _json(value) for name in ("metrics", "logs") if (value := item.get(name))}
+    beside |= {name: value for name in _VERSIONS if (value := item.get(name)) is not None}
+    shared = {name: from_json(of_group.get(name)) for name in _OF_GROUP}
+    if isinstance(named := shared["group_metadata"], dict):
+        shared["group_metadata"] = {name: value for name, value in named.items() if name not in ("group", "scenario")}
+    beside |= {name: value for name, value in shared.items() if value}
     yield run.end(
-        metadata={**metadata, **{name: _json(value) for name, value in beside.items()}},
+        metadata={**metadata, **beside},
         result=result,
         attributes={
             semconv.SCENARIO: scenario if isinstance(scenario, str) else None,

@@ -68,7 +68,8 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
         yield from documents.document(one, spans[agent_id])
     model = agent.get("model_name")
     about = {name: item.get(name) for name in ("notes", "final_metrics", "extra")}
-    beside = {} if own else {"agent_version": agent.get("version"), "model": model, **about}
+    of_agent = {"agent_version": agent.get("version"), "agent_extra": agent.get("extra")}
+    beside = {} if own else {**of_agent, "model": model, **about}
     metadata = own.get("metadata") or {name: value for name, value in beside.items() if value}
     yield run.end(
         metadata=metadata if isinstance(metadata, dict) else None,
