@@ -159,6 +159,18 @@ def in_its_precision(config: LearnerConfig) -> contextlib.AbstractContextManager
     return precision
 
 
+def take_inputs_as_they_are(model: Any) -> None:
+    """Keep PEFT from casting the inputs of a LoRA to float32, which autocast then casts back: two passes over memory
+    and a copy that is kept for the backward pass, at every linear module. For a model that only runs
+    `in_its_precision`."""
+    for module in model.modules():
+        if hasattr(module, _CASTS):
+            setattr(module, _CASTS, False)
+
+
+_CASTS = "cast_input_dtype_enabled"
+
+
 def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
     """The LoRA's parameters by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,23 @@ def test_parts_of_every_size_make_the_same_file(tmp_path: Path, monkeypatch: pyt
     given = {f"t{n}": torch.randn(3, 2 * n + 1, dtype=kind) for n, kind in enumerate(kinds)}
     write_tensors(tmp_path / "x.safetensors", given)
     assert same(load_file(tmp_path / "x.safetensors"), given)
+
+
+def test_a_layer_keeps_its_input_once_for_all_the_modules_that_take_it(
+    base_model: Path, make_samples: MakeSamples
+) -> None:
+    learner = PackedLearner(base_model, HALF)
+    taken: dict[str, set[tuple[torch.dtype, int]]] = {}
+    for name, module in learner.model.named_modules():
+        if name.endswith("lora_A.default"):
+            layer = name.partition(".self_attn.")[0] if ".self_attn." in name else name.partition(".mlp.")[0] + ".mlp"
+            hook = partial(_remember, taken.setdefault(layer, set()))
+            if not name.endswith(("o_proj.lora_A.default", "down_proj.lora_A.default")):
+                module.register_forward_pre_hook(hook)
+    learner.step(make_samples(0))
+    assert all(len(inputs) == 1 for inputs in taken.values()), taken
+    assert {dtype for inputs in taken.values() for dtype, _ in inputs} == {torch.bfloat16}
+
+
+def _remember(inputs: set[tuple[torch.dtype, int]], module: Any, given: tuple[torch.Tensor]) -> None:
+    inputs.add((given[0].dtype, given[0].data_ptr()))

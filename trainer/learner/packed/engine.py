@@ -29,6 +29,7 @@ from trainer.learner.policy_model import (
     in_its_precision,
     load_policy,
     make_optimizer,
+    take_inputs_as_they_are,
     trainable,
 )
 from trainer.learner.ranks import rank_and_count, total
@@ -55,6 +56,8 @@ class PackedLearner(BaseLearner):
         self.kernel: Kernel = usual_kernel(self.config.device)
         with quiet():
             self.model = load_policy(base_model, self.config, NAME)
+        if self.config.dtype == "bfloat16":
+            take_inputs_as_they_are(self.model)
         self.model.eval()  # no dropout
         causal = self.model.get_base_model()
         if self.config.gradient_checkpointing:
