@@ -91,9 +91,8 @@ def start_serving(
     command = [sys.executable, "-u", "-c", "from arttrace.commands import main; main()", "serve"]
     command += ["--base-model", str(base_model), "--policy", policy, "--port", str(port), "--dir", str(data.root)]
     began = time.monotonic()
-    process = GuardedProcess(
-        [*command, *options], log=data.root / "logs" / "serve.log", env={**os.environ, **(env or {})}, grace_s=20.0
-    )
+    output = data.root / "logs" / "serve-output.log"  # what it prints, of which it writes the log's lines to serve.log
+    process = GuardedProcess([*command, *options], log=output, env={**os.environ, **(env or {})}, grace_s=20.0)
     try:
         while (record := find_serving(data)) is None:
             waited = time.monotonic() - began

@@ -226,7 +226,10 @@ def test_ctrl_c_ends_it_cleanly(served: Serving, tmp_path: Path) -> None:
             break
         time.sleep(0.02)
     assert not (tmp_path / "data" / "serving.json").exists()
-    assert "Traceback" not in (tmp_path / "data" / "logs" / "serve.log").read_text()
+    logs = tmp_path / "data" / "logs"
+    assert "Traceback" not in (logs / "serve-output.log").read_text() + (logs / "serve.log").read_text()
+    lines = (logs / "serve.log").read_text().splitlines()
+    assert len(lines) == len(set(lines)) > 1, "each once"
 
 
 def test_a_taken_port_is_named(base_model: Path, tmp_path: Path) -> None:
@@ -254,7 +257,7 @@ def test_a_missing_model_and_a_missing_engine_are_told(base_model: Path, tmp_pat
     data = DataDir(tmp_path / "d")
     with engine_in_a_thread("another") as another, pytest.raises(ServingError, match="is not the expected") as refused:
         start_serving(data, base_model, options=["--vllm-url", another.url])
-    assert "Traceback" not in str(refused.value) + (data.root / "logs" / "serve.log").read_text()
+    assert "Traceback" not in str(refused.value) + (data.root / "logs" / "serve-output.log").read_text()
 
 
 def test_a_card_that_is_asked_for_and_missing_is_told_at_once(

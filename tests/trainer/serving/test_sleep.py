@@ -135,7 +135,7 @@ def test_an_engine_that_cannot_sleep_is_told_at_the_start(
     engine.can_sleep = False
     with pytest.raises(ServingError, match="cannot sleep"):
         start_serving(DataDir(tmp_path / "data"), base_model, options=options)
-    assert "VLLM_SERVER_DEV_MODE=1" in (tmp_path / "data" / "logs" / "serve.log").read_text()
+    assert "VLLM_SERVER_DEV_MODE=1" in (tmp_path / "data" / "logs" / "serve-output.log").read_text()
 
 
 def test_without_the_option_the_learner_steps_beside_an_engine_that_serves(
