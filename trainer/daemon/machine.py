@@ -43,6 +43,7 @@ from trainer.daemon.queue import ReadyTerms, look
 from trainer.daemon.scoring import JudgeTerms, judge
 from trainer.daemon.state import (
     FAILED,
+    ROUND_SKIPPED,
     STARTING,
     STOPPED,
     DaemonState,
@@ -296,7 +297,7 @@ class Daemon:
             plan=None,
             set_aside=(*self.state.set_aside, *aside),
             skips=skips,
-            reason=f"round skipped: {reason}",
+            reason=f"{ROUND_SKIPPED}{reason}",
             hint="",
         )
         self._say(f"skipped: {reason}")

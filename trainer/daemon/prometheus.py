@@ -29,7 +29,7 @@ def render(state: DaemonState) -> bytes:
     for known in _STATES:
         gauge("state", "1 for the state that the daemon is in.", int(state.state == known), state=known)
     gauge("state_since_seconds", "When it entered it, in Unix time.", state.since_ns / 1e9)
-    gauge("in_trouble", "1 while it waits for something that is out of order.", int(bool(state.reason)))
+    gauge("in_trouble", "1 while it waits for something that is out of order.", int(state.in_trouble))
     gauge("groups_ready", "Groups that are ready.", state.queue.ready)
     gauge("groups_waiting", "Groups that wait for more runs.", state.queue.waiting)
     gauge("groups_paused", "Groups of scenarios that are skipped for a while.", state.queue.paused)

@@ -23,6 +23,8 @@ _FILE = "daemon.json"
 
 STARTING, STOPPED, FAILED = "starting", "stopped", "failed"
 """States beside those of trainer.step.phases.Phase."""
+ROUND_SKIPPED = "round skipped: "
+"""How the reason of a daemon begins that waits after such a round."""
 
 
 class PlannedGroup(msgspec.Struct, frozen=True):
@@ -68,11 +70,11 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """One look at the daemon of a policy.
 
     `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `hint` say why it waits for
-    something that is out of order, stopped, or failed. `set_aside` are runs that taught nothing; the next version's
-    manifest names them as consumed. `skips` counts rounds in a row without a version, `pauses` are the scenarios that
-    are skipped for a while. `reported` is by reporter the last step that was reported to it, `idle` the
-    share of the time from one version to the last in which "engine" and "learner" did nothing. `metrics` is
-    where Prometheus finds its numbers, "" when nowhere. A step takes `min_groups` groups whose runs are at most
+    something that is out of order, skipped the round, stopped, or failed. `set_aside` are runs that taught nothing; the
+    next version's manifest names them as consumed. `skips` counts rounds in a row without a version, `pauses` are the
+    scenarios that are skipped for a while. `reported` is by reporter the last step that was reported to it, `idle` the
+    share of the time from one version to the last in which "engine" and "learner" did nothing. `metrics` is where
+    Prometheus finds its numbers, "" when nowhere. A step takes `min_groups` groups whose runs are at most
     `max_staleness` versions old (None: however old).
     """
 
@@ -97,6 +99,11 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = ""
     min_groups: int = 1
     max_staleness: int | None = None
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether something is out of order; a round that was skipped is not."""
+        return bool(self.reason) and self.state != STOPPED and not self.reason.startswith(ROUND_SKIPPED)
 
 
 def read_state(directory: Path) -> DaemonState | None:

@@ -39,3 +39,18 @@ def test_metrics_for_prometheus() -> None:
     assert values['arttrace_train_last_phase_seconds{policy="policy",phase="publish"}'] == "0.125"
     kinds = [line for line in answer.text.splitlines() if line.startswith("# TYPE")]
     assert len(kinds) == len(set(kinds)), "one head for all samples of a name"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "trouble"),
+    [
+        ("wait", "", 0),
+        ("wait", "round skipped: all rewards within each group are equal", 0),
+        ("wait", "the judge does not answer", 1),
+        ("failed", "the disk is full", 1),
+        ("stopped", "asked to stop", 0),
+    ],
+)
+def test_a_solved_scenario_is_no_trouble(state: str, reason: str, trouble: int) -> None:
+    lines = render(DaemonState(policy="policy", state=state, reason=reason, skips=1)).decode().splitlines()
+    assert f'arttrace_train_in_trouble{{policy="policy"}} {trouble}' in lines
