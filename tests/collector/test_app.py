@@ -37,6 +37,7 @@ from arttrace.store.server.responses import JSON
 from arttrace.system.journal import JournalWriter, list_segments, read_segment
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.stand_ins import is_stand_in
+from arttrace.trajectories.identity.stand_ins import is_stand_in
 
 
 @pytest.fixture
@@ -499,7 +500,8 @@ def test_genai_events_of_log_records_are_taken(
         assert answer.json()["partialSuccess"]["rejectedLogRecords"] == "1"
     else:
         assert ExportLogsServiceResponse.FromString(answer.content).partial_success.rejected_log_records == 1
-    (span,) = spooled(data)
+    span, instead = spooled(data)
+    assert (instead.trace_id, is_stand_in(instead)) == ("01" * 16, True)
     assert (span.trace_id, span.parent_span_id, span.start_ns) == ("01" * 16, "02" * 8, 7)
     assert (span.events[0].name, span.events[0].attributes) == ("gen_ai.choice", {"gen_ai.event.content": "x"})
     assert client.post("/v1/logs", content=b"\xff\xff", headers={"content-type": kind}).status_code == 400

@@ -12,57 +12,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from starlette.testclient import TestClient
+from refusing_site import LEAF, ROOT, TRACE, Site, run, span
 
-from arttrace.collector.app import CollectorApp
-from arttrace.collector.forward import Forward
 from arttrace.collector.otlp.responses import PROTOBUF
-from arttrace.collector.spool import Spool
 from arttrace.formats.otlp import check_protobuf, decode_json
-from arttrace.formats.otlp.protobuf_fields import encode_bytes
 from arttrace.store import Store
-from arttrace.store.server.auth import Authorizer
 from arttrace.system.paths import DataDir
-
-TRACE, ROOT, LEAF = b"\x01" * 16, b"\x0a" * 8, b"\x0c" * 8
-
-
-class Site:
-    """A collector's application over a spool, and the runs in the store behind it."""
-
-    def __init__(self, data: DataDir) -> None:
-        self.data = data
-        self._start()
-
-    def _start(self) -> None:
-        self.sink = Spool(self.data)
-        app = CollectorApp(
-            self.sink, Forward(self.data), Authorizer("k"), max_body_bytes=1 << 20, in_flight_bytes=1 << 22
-        )
-        self.client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
-
-    def send(self, *spans: bytes) -> int:
-        """How many of these are refused."""
-        content = encode_bytes(b"".join(encode_bytes(span, 2) for span in spans), 2, 1)
-        answer = self.client.post("/v1/traces", content=content, headers={"content-type": PROTOBUF})
-        assert answer.status_code == 200, answer.content
-        return int(ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans)
-
-    def send_json(self, *spans: dict[str, Any]) -> int:
-        document = {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
-        answer = self.client.post("/v1/traces", json=document)
-        assert answer.status_code == 200, answer.content
-        return int(answer.json().get("partialSuccess", {}).get("rejectedSpans", 0))
-
-    def incomplete(self) -> list[str]:
-        """Why each run is not complete, as lists and as itself."""
-        self.sink.close()
-        self._start()
-        with Store.open(self.data) as store:
-            listed = [one.incomplete for one in store.summaries()]
-            assert [one.incomplete for one in store.trajectories()] == listed
-        return listed
 
 
 @pytest.fixture
@@ -70,27 +25,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(DataDir(tmp_path))
     yield site
     site.sink.close()
-
-
-def span(id: bytes, operation: str, parent: bytes = ROOT, **more: Any) -> Span:
-    made = Span(
-        **{
-            "trace_id": TRACE,
-            "span_id": id,
-            "parent_span_id": parent,
-            "name": f"{operation} it",
-            "start_time_unix_nano": 1_700_000_000_000_000_000 + id[0],
-            "end_time_unix_nano": 1_700_000_000_000_001_000 + id[0],
-            **more,
-        }
-    )
-    made.attributes.add(key="gen_ai.operation.name").value.string_value = operation
-    return made
-
-
-def run() -> list[bytes]:
-    """An agent with a call, which came as they should."""
-    return [one.SerializeToString() for one in (span(ROOT, "invoke_agent", b""), span(b"\x0b" * 8, "chat"))]
 
 
 def good_leaf() -> bytes:

@@ -26,6 +26,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.identity.stand_ins import is_stand_in
 from arttrace.views.langfuse.client import LangfuseClient
 from arttrace.views.langfuse.push import push
 from arttrace.views.langfuse.state import SentRuns
@@ -146,7 +147,8 @@ def test_a_damaged_record_of_a_file_is_refused_alone(form: Any) -> None:
         document["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]["timeUnixNano"] = "soon"
         damaged = json.dumps(document).encode()
     found = read_file(damaged, "x")
-    assert (whole.refused, found.refused, len(found.records)) == (0, 1, len(whole.records) - 1)
+    assert (whole.refused, found.refused, found.spans) == (0, 1, len(whole.records) - 1)
+    assert [is_stand_in(one) for one in found.records if isinstance(one, SpanRow)].count(True) == 1
     assert "log record" in found.reasons[0]
 
 
@@ -283,8 +285,33 @@ def test_an_event_whose_span_did_not_arrive_is_missed_in_every_run_of_its_trace_
             assert found == {"named": "", "b": why, "c": why} | ({} if lost else {"a": ""})
 
 
+@pytest.mark.parametrize("form", [bytes, as_protobuf], ids=["JSON", "protobuf"])
+def test_a_run_of_which_an_import_refused_an_event_is_not_complete(form: Any, tmp_path: Path) -> None:
+    """Whoever looks at it is told why; the same file again changes nothing."""
+    (tmp_path / "spans.json").write_bytes(CALL)
+    event = record("gen_ai.user.message", {"content": text("hello")})
+    bad = {**event, "spanId": ""}
+    (tmp_path / "logs").write_bytes(form(logs(bad, event)))
+    for _ in range(2):
+        for name, refused in (("spans.json", 0), ("logs", 1)):
+            arguments = ["import", "--dir", str(tmp_path / "d"), str(tmp_path / name), "--json"]
+            [done] = json.loads(CliRunner().invoke(cli, arguments).stdout_bytes.splitlines()[0])
+            assert (done["refused"], done["spans"]) == (refused, 1)
+        with Store.open(DataDir(tmp_path / "d")) as store:
+            (run,) = store.trajectories()
+            (summary,) = store.summaries()
+        assert run.incomplete == summary.incomplete
+        assert run.incomplete.startswith("a log record was refused: ")
+        assert run.incomplete.endswith("it names no span")
+    for command in (["show", run.id], ["ls", "--json"]):
+        shown = CliRunner().invoke(cli, [*command, "--dir", str(tmp_path / "d")]).output
+        assert "a log record was refused: " in " ".join(shown.split())
+
+
 def test_events_without_a_span_are_refused_and_other_logs_are_not_kept() -> None:
     found = read_file(logs(record("gen_ai.choice", {"content": text("x")}, spanId="")), "x")
+    assert (found.spans, found.refused) == (0, 1)
+    found = read_file(logs(record("gen_ai.choice", {"content": text("x")}, spanId="", traceId="")), "x")
     assert (found.records, found.refused) == ([], 1)
     assert read_file(logs(record("http.request")), "x").records == []
     with pytest.raises(Unreadable):

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
-from arttrace.formats.otlp.logs import DAMAGED, traces_of_protobuf
+from arttrace.formats.otlp.logs import DAMAGED, instead_of_damaged, traces_of_protobuf
 from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, undamaged, values_of, walk
 from arttrace.formats.otlp.request import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
@@ -31,6 +31,8 @@ _FIXED64 = 1
 _ATTRIBUTE = 9 << 3 | BYTES
 _SAID = (*(number << 3 | BYTES for number in (1, 2, 4, 5)), 7 << 3 | _FIXED64, _ATTRIBUTE)
 """Fields of a span: its trace, itself, its parent, its name, its start and its attributes."""
+_NAMED = (semconv.TRAJECTORY_ID.encode(), semconv.LOG_RECORD.encode())
+_IT_IS_DAMAGED, _SPAN_IS_DAMAGED = (f"{what}, or {DAMAGED}" for what in ("it", "a span"))
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -68,7 +70,11 @@ def check_protobuf(body: bytes) -> Checked:
 def check_protobuf_logs(body: bytes) -> Checked:
     """The same of a request of logs: its GenAI events, as a request of traces."""
     traces, lost = traces_of_protobuf(body)
-    return _also_refused(check_protobuf(traces), lost, f"a log record, or {DAMAGED}")
+    checked, why = check_protobuf(traces), f"a log record, or {DAMAGED}"
+    if checked.reason == _SPAN_IS_DAMAGED:
+        checked = msgspec.structs.replace(checked, reason=why)
+    checked = _also_refused(checked, len(lost), why)
+    return _and_stand_ins(checked, (instead_of_damaged(record, _IT_IS_DAMAGED) for record in lost))
 
 
 def one_by_one(body: bytes) -> list[bytes]:
@@ -95,9 +101,12 @@ def _good(span: Span) -> bool:
 
 def _why(span: Span) -> str:
     trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
-    name = f"span {span.name[:100]!r}"
+    is_log_record = _is_log_record(span)
+    name = f"log record {span.name[4:104]!r}" if is_log_record else f"span {span.name[:100]!r}"
     if len(trace_id) != 16 or trace_id == _NO_TRACE:
         return f"{name}: the trace id is not 16 bytes, or all zero"
+    if is_log_record and not parent:
+        return f"{name}: it names no span"
     if len(span_id) != 8 or span_id == _NO_SPAN:
         return f"{name}: the span id is not 8 bytes, or all zero"
     if parent and len(parent) != 8:
@@ -133,7 +142,11 @@ def _with(body: bytes, stand_ins: Iterable[SpanRow | None]) -> bytes:
     return body + encode_protobuf(one for one in stand_ins if one is not None)
 
 
-def _instead(span: Span, why: str) -> SpanRow | None:
+def _is_log_record(span: Span) -> bool:
+    return any(pair.key == semconv.LOG_RECORD for pair in span.attributes)
+
+
+def _instead(span: Span, why: str, content: bytes | None = None) -> SpanRow | None:
     return stand_in(
         why,
         trace_id=span.trace_id.hex(),
@@ -144,20 +157,22 @@ def _instead(span: Span, why: str) -> SpanRow | None:
         trajectory_id=next(
             (pair.value.string_value for pair in span.attributes if pair.key == semconv.TRAJECTORY_ID), None
         ),
+        is_log_record=_is_log_record(span),
+        content=content or span.SerializeToString(deterministic=True),
     )
 
 
-def _instead_of_damaged(span: bytes, why: str) -> SpanRow | None:
+def _instead_of_damaged(span: bytes) -> SpanRow | None:
     """The same from the fields that can be read of a span which does not parse."""
     found = Span()
     with contextlib.suppress(IndexError):
         for start, value, end, tag in walk(span):
-            if tag == _ATTRIBUTE and semconv.TRAJECTORY_ID.encode() not in span[value:end]:
+            if tag == _ATTRIBUTE and not any(name in span[value:end] for name in _NAMED):
                 continue
             if tag in _SAID:
                 with contextlib.suppress(DecodeError):
                     found.MergeFromString(span[start:end])
-    return _instead(found, why)
+    return _instead(found, _IT_IS_DAMAGED, span)
 
 
 def _salvage(body: bytes) -> Checked:
@@ -170,9 +185,12 @@ def _salvage(body: bytes) -> Checked:
         raise TooManySpans from error
     if not lost or not _parses(rest):
         raise MalformedRequest("the body is no OTLP trace request in protobuf")
-    why = f"a span, or {DAMAGED}"
-    checked = _also_refused(check_protobuf(rest), len(lost), why)
-    return msgspec.structs.replace(checked, body=_with(checked.body, (_instead_of_damaged(span, why) for span in lost)))
+    checked = _also_refused(check_protobuf(rest), len(lost), _SPAN_IS_DAMAGED)
+    return _and_stand_ins(checked, map(_instead_of_damaged, lost))
+
+
+def _and_stand_ins(checked: Checked, stand_ins: Iterable[SpanRow | None]) -> Checked:
+    return msgspec.structs.replace(checked, body=_with(checked.body, stand_ins))
 
 
 def _also_refused(checked: Checked, lost: int, reason: str) -> Checked:

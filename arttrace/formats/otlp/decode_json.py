@@ -22,7 +22,7 @@ from arttrace.formats.otlp.json_fields import (
     text,
     texts,
 )
-from arttrace.formats.otlp.logs import traces_of_json
+from arttrace.formats.otlp.logs import instead_of_unread, traces_of_json
 from arttrace.formats.otlp.request import (
     MAX_ATTRIBUTES,
     MAX_SPAN_BYTES,
@@ -60,10 +60,11 @@ def parse_json(body: bytes, *, logs: bool = False) -> Export:
 
 def json_logs(request: Any, *, most: float = math.inf, large: bool = True) -> Export:
     """The GenAI events of a log request that was decoded already; a record that is not valid is refused alone."""
-    traces, reasons = traces_of_json(request)
+    traces, refused = traces_of_json(request)
     export = json_spans(traces, most=most, large=large)
-    why = reasons[0][:_SHOWN] if reasons else export.reason
-    return Export(export.spans, export.refused + len(reasons), why, export.stand_ins)
+    why = f"a log record cannot be read: {refused[0][1]}"[:_SHOWN] if refused else export.reason
+    stand_ins = [one for record, why in refused if (one := instead_of_unread(record, why)) is not None]
+    return Export(export.spans, export.refused + len(refused), why, [*export.stand_ins, *stand_ins])
 
 
 def json_spans(request: Any, *, most: float = math.inf, large: bool = True) -> Export:
@@ -98,7 +99,7 @@ def json_spans(request: Any, *, most: float = math.inf, large: bool = True) -> E
         for span in members:
             try:
                 if large and len(msgspec.json.encode(span)) > MAX_SPAN_BYTES:
-                    raise ValueError(f"a span is over {MAX_SPAN_BYTES} bytes")
+                    raise ValueError(f"it is over {MAX_SPAN_BYTES} bytes")
                 spans.append(_checked(_span(span, origin)))
             except _INVALID as error:
                 refuse(span, error)
@@ -225,13 +226,14 @@ def _stand_in(span: Any, why: str) -> SpanRow | None:
     """What stands in for a span that cannot be read, from what of it can."""
     if not isinstance(span, dict):
         return None
-    start = named = None
+    start, named, is_log_record = None, None, False
     with contextlib.suppress(*_INVALID):
         start = integer(span, "startTimeUnixNano", UINT64)
     with contextlib.suppress(*_INVALID):
         pairs = [pair for pair in array(span, "attributes")[:MAX_ATTRIBUTES] if isinstance(pair, dict)]
         values = [pair.get("value") for pair in pairs if pair.get("key") == semconv.TRAJECTORY_ID]
         named = next((value.get("stringValue") for value in values if isinstance(value, dict)), None)
+        is_log_record = any(pair.get("key") == semconv.LOG_RECORD for pair in pairs)
     return stand_in(
         why,
         trace_id=span.get("traceId"),
@@ -240,6 +242,8 @@ def _stand_in(span: Any, why: str) -> SpanRow | None:
         name=span.get("name"),
         start_ns=start,
         trajectory_id=named,
+        is_log_record=is_log_record,
+        content=span,
     )
 
 

@@ -4,7 +4,8 @@ SDKs put messages into log records, which come in requests of their own, before 
 becomes a span of no length that holds it as an event, with ids that follow from it: sent twice it is one, and whatever
 holds for spans (limits, validity, the journal, retention) holds for it. Records of one request about one span that have
 the same time stay in their order, equal ones among them apart: a coarse clock gives all messages of a call one time.
-`joined` gives the events to their spans when trajectories are built. Log records of any other kind are not kept.
+`joined` gives the events to their spans when trajectories are built. Log records of any other kind are not kept. What
+cannot be read and is, or may be, such an event leaves what stands in for it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.json_fields import array, integer, mapping, object_of, text
-from arttrace.formats.otlp.protobuf_fields import undamaged, values_of, walk
+from arttrace.formats.otlp.protobuf_fields import BYTES, undamaged, values_of, walk
 from arttrace.formats.otlp.request import MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.records.values.integers import UINT64
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.identity.stand_ins import stand_in
 
 DAMAGED = "what it stands in, holds text that is no UTF-8, values nested too deep, or damaged bytes"
 """Why a record was refused that does not parse on its own."""
@@ -37,11 +39,15 @@ _EVENT_NAME = "event.name"  # an attribute, before log records had a field for i
 _BODY = "gen_ai.event.content"  # where span events hold what is the body of a log record
 _ORDER = ("gen_ai.system.message", "gen_ai.user.message")
 _FIXED64 = 1
+_ATTRIBUTE, _EVENT = (number << 3 | BYTES for number in (6, 12))
+_SAID = (*(number << 3 | _FIXED64 for number in (1, 11)), *(number << 3 | BYTES for number in (9, 10)))
+"""Fields of a log record: its times, its trace and its span."""
+_INVALID = (*UNREADABLE, TypeError, OverflowError)
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
-def traces_of_protobuf(body: bytes) -> tuple[bytes, int]:
-    """The GenAI events of a log request in protobuf as a trace request, and how many records were left out because they
+def traces_of_protobuf(body: bytes) -> tuple[bytes, list[bytes]]:
+    """The GenAI events of a log request in protobuf as a trace request, and the records that were left out because they
     do not parse. Raises MalformedRequest when it is none, TooManySpans when it holds too many."""
     request, lost = _read(body)
     found, total, places = ExportTraceServiceRequest(), 0, _Places()
@@ -59,12 +65,12 @@ def traces_of_protobuf(body: bytes) -> tuple[bytes, int]:
     return found.SerializeToString(), lost
 
 
-def _read(body: bytes) -> tuple[ExportLogsServiceRequest, int]:
+def _read(body: bytes) -> tuple[ExportLogsServiceRequest, list[bytes]]:
     with contextlib.suppress(DecodeError):
-        return ExportLogsServiceRequest.FromString(body), 0
+        return ExportLogsServiceRequest.FromString(body), []
     try:
         rest, lost = undamaged(body, _parses, MAX_SPANS)
-        return ExportLogsServiceRequest.FromString(rest if lost else body), len(lost)
+        return ExportLogsServiceRequest.FromString(rest if lost else body), lost
     except OverflowError as error:
         raise TooManySpans from error
     except (IndexError, DecodeError) as error:
@@ -90,6 +96,8 @@ def _protobuf(record: LogRecord, name: str, places: _Places) -> Span:
     time_ns = record.time_unix_nano or record.observed_time_unix_nano
     written = record.SerializeToString(deterministic=True)
     id, place_ns = places.next((record.trace_id, record.span_id, time_ns), time_ns, written)
+    if not record.span_id:  # it is about nothing, and refused for it
+        id, place_ns = b"", time_ns
     span = Span(
         trace_id=record.trace_id,
         span_id=id,
@@ -102,7 +110,32 @@ def _protobuf(record: LogRecord, name: str, places: _Places) -> Span:
     event = span.events.add(time_unix_nano=time_ns, name=name, attributes=record.attributes)
     if record.HasField("body"):
         event.attributes.add(key=_BODY, value=record.body)
-    return span if record.span_id else Span(name=f"log {name} (it names no span)")
+    return span
+
+
+def instead_of_damaged(record: bytes, why: str) -> SpanRow | None:
+    """What stands in for a record that does not parse, from the fields of it that can be read. None where its trace is
+    not known, or it is no GenAI event."""
+    found, names = LogRecord(), [b""]
+    try:
+        for start, value, end, tag in walk(record):
+            if tag == _EVENT or (tag == _ATTRIBUTE and _EVENT_NAME.encode() in record[value:end]):
+                names.append(record[value:end])
+            elif tag in _SAID:
+                with contextlib.suppress(DecodeError):
+                    found.MergeFromString(record[start:end])
+    except IndexError:  # its name may have been behind
+        names.append(_PREFIX.encode())
+    if not any(_PREFIX.encode() in name for name in names):
+        return None
+    return stand_in(
+        why,
+        trace_id=found.trace_id.hex(),
+        parent_span_id=found.span_id.hex(),
+        start_ns=found.time_unix_nano or found.observed_time_unix_nano,
+        is_log_record=True,
+        content=record,
+    )
 
 
 def is_log_request(body: bytes) -> bool:
@@ -119,9 +152,9 @@ def is_log_request(body: bytes) -> bool:
     return False
 
 
-def traces_of_json(request: Any) -> tuple[dict[str, Any], list[str]]:
-    """The same of a log request in JSON that was decoded already, and of each record left out the reason."""
-    reasons: list[str] = []
+def traces_of_json(request: Any) -> tuple[dict[str, Any], list[tuple[Any, str]]]:
+    """The same of a log request in JSON that was decoded already, and each record left out with the reason."""
+    refused: list[tuple[Any, str]] = []
     places = _Places()
     try:
         return {
@@ -131,25 +164,25 @@ def traces_of_json(request: Any) -> tuple[dict[str, Any], list[str]]:
                     "scopeSpans": [
                         {
                             **{name: value for name, value in mapping(scope_logs).items() if name != "logRecords"},
-                            "spans": list(_json_spans(array(scope_logs, "logRecords"), reasons, places)),
+                            "spans": list(_json_spans(array(scope_logs, "logRecords"), refused, places)),
                         }
                         for scope_logs in array(resource_logs, "scopeLogs")
                     ],
                 }
                 for resource_logs in array(request, "resourceLogs")
             ]
-        }, reasons
+        }, refused
     except ValueError as error:
         raise MalformedRequest(f"the body is no OTLP log request in JSON: {error}") from error
 
 
-def _json_spans(records: Iterable[Any], reasons: list[str], places: _Places) -> Iterator[dict[str, Any]]:
+def _json_spans(records: Iterable[Any], refused: list[tuple[Any, str]], places: _Places) -> Iterator[dict[str, Any]]:
     for record in records:
         try:
             if span := _json_span(record, places):
                 yield span
-        except (*UNREADABLE, TypeError, OverflowError) as error:
-            reasons.append(f"a log record cannot be read: {error}")
+        except _INVALID as error:
+            refused.append((record, str(error)))
 
 
 def _json_span(record: Any, places: _Places) -> dict[str, Any] | None:
@@ -162,7 +195,7 @@ def _json_span(record: Any, places: _Places) -> dict[str, Any] | None:
     if not name.startswith(_PREFIX):
         return None
     if not text(record, "spanId"):
-        return {"name": f"log {name} (it names no span)"}
+        raise ValueError("it names no span")
     observed = integer(record, "observedTimeUnixNano", UINT64)
     time_ns = integer(record, "timeUnixNano", UINT64) or observed
     body = [{"key": _BODY, "value": object_of(record, "body")}] if record.get("body") is not None else []
@@ -180,6 +213,36 @@ def _json_span(record: Any, places: _Places) -> dict[str, Any] | None:
             {"name": name, "timeUnixNano": time_ns, "attributes": [*array(record, "attributes"), *body]},
         ],
     }
+
+
+def instead_of_unread(record: Any, why: str) -> SpanRow | None:
+    """The same as `instead_of_damaged` of a record in JSON."""
+    if not isinstance(record, dict) or not _may_be_event(record):
+        return None
+    start = None
+    with contextlib.suppress(*_INVALID):
+        observed = integer(record, "observedTimeUnixNano", UINT64)
+        start = integer(record, "timeUnixNano", UINT64) or observed
+    return stand_in(
+        why,
+        trace_id=record.get("traceId"),
+        parent_span_id=record.get("spanId"),
+        start_ns=start,
+        is_log_record=True,
+        content=record,
+    )
+
+
+def _may_be_event(record: dict[str, Any]) -> bool:
+    """Whether a record in JSON is a GenAI event, or its name cannot be read."""
+    name, attributes = record.get("eventName"), record.get("attributes")
+    if name or attributes is None:
+        return bool(name) and (not isinstance(name, str) or name.startswith(_PREFIX))
+    if not isinstance(attributes, list):
+        return True
+    named = [pair for pair in attributes if isinstance(pair, dict) and pair.get("key") == _EVENT_NAME]
+    values = [value.get("stringValue") if isinstance(value := pair.get("value"), dict) else None for pair in named]
+    return any(not isinstance(value, str) or value.startswith(_PREFIX) for value in values)
 
 
 class _Places:

@@ -28,6 +28,8 @@ def instead_of(item: Any, why: str) -> SpanRow | None:
             why,
             **{name: item.get(name) for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns")},
             trajectory_id=attributes.get(semconv.TRAJECTORY_ID) if isinstance(attributes, dict) else None,
+            is_log_record=isinstance(attributes, dict) and semconv.LOG_RECORD in attributes,
+            content=item,
         )
     trace, own, parent = _ids(item)
     return stand_in(
@@ -36,6 +38,7 @@ def instead_of(item: Any, why: str) -> SpanRow | None:
         span_id=_hex(own, 16),
         parent_span_id=_hex(parent, 16),
         name=item.get("name"),
+        content=item,
     )
 
 

@@ -95,6 +95,7 @@ def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
                     name=record.name,
                     start_ns=record.start_ns,
                     trajectory_id=record.attributes.get(semconv.TRAJECTORY_ID),
+                    is_log_record=semconv.LOG_RECORD in record.attributes,
                 )
         else:
             for record in records:

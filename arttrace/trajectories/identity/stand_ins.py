@@ -1,20 +1,26 @@
 """What stands in the place of a span that was refused, so that the run which lacks it is not taken for complete.
 
 It is a small span under the ids of the refused one: no part of any run, and nothing once the span itself came, ended.
-Where the refused one had no readable id, nothing that comes later is known to be it, and its run stays incomplete.
+Where the refused one had no readable id, nothing that comes later is known to be it, and its run stays incomplete. So
+it is with a log record, which has none: what stands in for it is below the span that the record is about. Their ids
+are made of what was refused, so that it is there once, however often and in whatever batches it is sent again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.integers import INT64
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.trajectories.decoding.operation import operation
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate
@@ -23,6 +29,7 @@ from arttrace.trajectories.identity.membership import Home, is_of_a_run
 _NAME, _ID, _WHY = 100, 200, 200
 _REASONS = 3
 _NO_TIME = 1
+_canonical = msgspec.json.Encoder(order="sorted")
 _trace_id, _span_id = re.compile(r"(?!0+$)[0-9a-f]{32}", re.ASCII), re.compile(r"(?!0+$)[0-9a-f]{16}", re.ASCII)
 
 
@@ -35,9 +42,12 @@ def stand_in(
     name: Any = None,
     start_ns: Any = None,
     trajectory_id: Any = None,
+    is_log_record: bool = False,
+    content: Any = None,
 ) -> SpanRow | None:
-    """What stands in for a span, from whatever was read of it: ids in hex, the start in nanoseconds since 1970, and the
-    trajectory that it names. None where its trace is not known."""
+    """What stands in for a span, or for a log record about the span `parent_span_id`, from whatever was read of it: ids
+    in hex, the start in nanoseconds since 1970, and the trajectory that it names. `content` is all of it as it came,
+    bytes or of JSON. None where its trace is not known."""
     trace = _id(trace_id, _trace_id)
     if trace is None:
         return None
@@ -45,13 +55,14 @@ def stand_in(
     name = name[:_NAME].encode(errors="replace").decode() if isinstance(name, str) else ""
     begin = start_ns if isinstance(start_ns, int) and 0 < start_ns < INT64.stop else _NO_TIME
     parent = _id(parent_span_id, _span_id)
-    made_up = hashlib.blake2b(repr((trace, parent, name, begin, why)).encode(), digest_size=8).hexdigest()
     attributes: dict[str, Any] = {semconv.OPERATION_NAME: semconv.OPERATION_REFUSED}
+    if is_log_record:
+        attributes[semconv.LOG_RECORD] = True
     if isinstance(trajectory_id, str) and 0 < len(trajectory_id) <= _ID and trajectory_id.isprintable():
         attributes[semconv.TRAJECTORY_ID] = trajectory_id
     return SpanRow(
         trace_id=trace,
-        span_id=_id(span_id, _span_id) or made_up,
+        span_id=_id(span_id, _span_id) or _made_up(content, trace, parent, name, begin),
         parent_span_id=parent,
         name=name,
         start_ns=begin,
@@ -60,6 +71,14 @@ def stand_in(
         status_message=why,
         attributes=attributes,
     )
+
+
+def _made_up(content: Any, *read: Any) -> str:
+    """The id of what has none: the same for the same content."""
+    written = content if isinstance(content, bytes) else b""
+    with contextlib.suppress(*UNREADABLE, TypeError):
+        written = written or _canonical.encode(content)
+    return hashlib.blake2b(repr(read).encode() + written, digest_size=8).hexdigest()
 
 
 def _id(given: Any, form: re.Pattern[str]) -> str | None:
@@ -119,11 +138,15 @@ def _parent(key: SpanKey, stand_ins: Mapping[SpanKey, UniqueSpan]) -> SpanKey:
 
 
 def reasons(stand_ins: Iterable[UniqueSpan]) -> list[str]:
-    """Why a trajectory that lacks these spans is not complete."""
-    counts = sorted(Counter(one.row.status_message for one in stand_ins).items())
+    """Why a trajectory that lacks these is not complete."""
+    counts = sorted(Counter((_what(one.row), one.row.status_message) for one in stand_ins).items())
     said = [
-        f"{'a span was' if count == 1 else f'{count} spans were'} refused: {why or 'no reason is known'}"
-        for why, count in counts[:_REASONS]
+        f"{f'a {what} was' if count == 1 else f'{count} {what}s were'} refused: {why or 'no reason is known'}"
+        for (what, why), count in counts[:_REASONS]
     ]
     others = sum(count for _, count in counts[_REASONS:])
     return [*said, f"spans refused for other reasons: {others}"] if others else said
+
+
+def _what(row: SpanRow) -> str:
+    return "log record" if semconv.LOG_RECORD in row.attributes else "span"
