@@ -37,7 +37,6 @@ from arttrace.store.server.responses import JSON
 from arttrace.system.journal import JournalWriter, list_segments, read_segment
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.stand_ins import is_stand_in
-from arttrace.trajectories.identity.stand_ins import is_stand_in
 
 
 @pytest.fixture
