@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from arttrace.records.message import Message
+from arttrace.records.values.finish_reasons import finish_reason
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """One answer of a call.
+    """One answer of a call; `finish_reason` is as it was told, `end` the same in the words of chat completions.
 
     `token_ids` has shape (T,), the sampled tokens; `logprobs` has shape (T,), natural logarithms under the policy that
     sampled them, None where the engine gave none. Either is None as a whole when the engine did not give it.
@@ -24,6 +25,11 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float | None, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
+
+    @property
+    def end(self) -> str | None:
+        """Why the answer ended, in the words of chat completions where they have one for it."""
+        return finish_reason(self.finish_reason)
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):

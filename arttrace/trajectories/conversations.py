@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from arttrace.records.call import Call
 from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart, ToolResultPart
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import MessageNode, Trajectory
+from arttrace.records.values.finish_reasons import BROKEN, CUT_SHORT
 
 ChatMessage = dict[str, Any]
 """One message as chat templates take it: role, content, and tool_calls, tool_call_id, name, reasoning_content."""
@@ -21,8 +22,9 @@ class Conversation:
     """One branch of one agent. `targets` are the positions of messages that a model of this run produced.
 
     A message that the caller put into an assistant's mouth is never a target; one that several branches share is a
-    target in the first of them only. `fault` is why the targets are not to be imitated: a call does not hold all that
-    was asked or answered, or the only target was cut off.
+    target in the first of them only. `unended` are the targets that something else than the model ended (the token
+    limit, a filter): what a template puts behind them is not the model's. `fault` is why the targets are not to be
+    imitated: a call does not hold all that was asked or answered, or the only target was cut off.
     """
 
     trajectory_id: str
@@ -31,6 +33,7 @@ class Conversation:
     targets: tuple[int, ...]
     tools: tuple[dict[str, Any], ...] = ()
     fault: NotTrained | None = None
+    unended: tuple[int, ...] = ()
 
     def chat(self) -> list[ChatMessage]:
         """The messages for a chat template."""
@@ -50,27 +53,46 @@ class Branch:
 
 def conversations(trajectory: Trajectory) -> list[Conversation]:
     """Every branch that holds a message not seen before, agents and branches in order of time. An answer that was cut
-    off is a conversation of its own, with the fault, behind that of the answers before it."""
-    cut = _cut_off(trajectory)
+    off is a conversation of its own, with the fault, behind that of the answers before it; so is one cut short that
+    holds tool calls, since it cannot be told how much of their text is the model's."""
+    cut, unended = _without_end(trajectory)
     found = []
     for branch in branches(trajectory):
         targets = tuple(at for at, is_target in enumerate(branch.is_target) if is_target)
+        open_ones = tuple(at for at in targets if branch.nodes[at].id in unended)
+        faults = {at: NotTrained.CUT_CALL for at in open_ones if branch.nodes[at].message.tool_calls}
         if branch.nodes[-1].id in cut:
-            *whole, last = targets
-            parts = [(tuple(whole), branch.fault)] if whole else []
-            parts.append(((last,), branch.fault or NotTrained.CUT_OFF))
-        else:
-            parts = [(targets, branch.fault)]
-        for own, fault in parts:
-            messages = tuple(node.message for node in branch.nodes[: own[-1] + 1])
-            found.append(Conversation(trajectory.id, branch.agent_id, messages, own, branch.tools, fault))
+            faults[targets[-1]] = NotTrained.CUT_OFF
+        messages = tuple(node.message for node in branch.nodes)
+        whole = Conversation(
+            trajectory.id, branch.agent_id, messages, targets, branch.tools, branch.fault, unended=open_ones
+        )
+        found += apart(whole, faults)
     return found
+
+
+def apart(conversation: Conversation, faults: Mapping[int, NotTrained]) -> list[Conversation]:
+    """The conversation with these targets as mere context, and each of them as one of its own, with the fault; that
+    which ends last is the last."""
+    whole = tuple(at for at in conversation.targets if at not in faults)
+    parts = [(whole, conversation.fault)] if whole else []
+    parts += [((at,), conversation.fault or fault) for at, fault in faults.items()]
+    return [
+        replace(
+            conversation,
+            messages=conversation.messages[: own[-1] + 1],
+            targets=own,
+            fault=fault,
+            unended=tuple(at for at in conversation.unended if at in own),
+        )
+        for own, fault in sorted(parts, key=lambda part: part[0][-1])
+    ]
 
 
 def branches(trajectory: Trajectory) -> list[Branch]:
     """The branches of `conversations`, each up to its last target. Answers that several share are targets in one that
     ends with a whole answer, where there is one."""
-    cut = _cut_off(trajectory)
+    cut, _ = _without_end(trajectory)
     nodes = {node.id: node for node in trajectory.nodes}
     parents = {node.parent_id for node in trajectory.nodes}
     tools: dict[str, tuple[dict[str, Any], ...]] = {}
@@ -118,22 +140,25 @@ def opening(trajectory: Trajectory) -> Conversation | None:
     return Conversation(trajectory.id, branch.agent_id, messages, (first,), branch.tools, branch.fault)
 
 
-def _cut_off(trajectory: Trajectory) -> set[str]:
-    """The nodes of answers that were all broken off before their end, and which nobody went on from: what a program
-    goes on from it took for an answer."""
+def _without_end(trajectory: Trajectory) -> tuple[set[str], set[str]]:
+    """The nodes of answers that were cut off, and those of answers that are used though the model did not end them.
+
+    Cut off is what was all broken off before its end and nobody went on from: what a program goes on from it took for
+    an answer. One whose stream it closed itself, and went on from, ends where the program had it end.
+    """
     parents = {node.parent_id for node in trajectory.nodes}
-    broken = {
-        (placed.call.span_id, choice.index)
-        for placed in trajectory.calls
-        if placed.call.interrupted
-        for choice in placed.call.choices
-        if choice.finish_reason is None
-    }
-    return {
-        node.id
-        for node in trajectory.nodes
-        if node.id not in parents and node.sampled_by and broken.issuperset(node.sampled_by)
-    }
+    broken, stopped = set(), set()
+    for placed in trajectory.calls:
+        for choice in placed.call.choices:
+            key = (placed.call.span_id, choice.index)
+            is_broken = choice.end in BROKEN or (placed.call.interrupted and choice.end is None)
+            if is_broken:
+                broken.add(key)
+            if choice.end in CUT_SHORT or (is_broken and placed.call.interrupted != "closed"):
+                stopped.add(key)
+    sampled = [node for node in trajectory.nodes if node.sampled_by]
+    cut = {node.id for node in sampled if node.id not in parents and broken.issuperset(node.sampled_by)}
+    return cut, {node.id for node in sampled if stopped.issuperset(node.sampled_by)} - cut
 
 
 def _fault(call: Call) -> NotTrained | None:

@@ -2,7 +2,8 @@
 
 Where an assistant message begins and ends is not asked of the template (few mark it, some mark it wrongly): it is what
 the template adds to the messages before. That is then proven: the learned tokens, decoded, must be that very text, and
-the text must hold what the message says. What cannot be proven is left out, with the reason.
+the text must hold what the message says. Of an answer that the model did not end, what the template adds behind it is
+not learned. What cannot be proven is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -48,9 +49,12 @@ def render(conversation: Conversation, tokenizer: Any) -> list[TrainingExample]:
         answer = end[len(start) :].rstrip()
         if missing := [piece for piece in said(conversation.messages[at]) if piece not in answer]:
             raise Unprovable(f"the chat template drops or changes {missing[0][:40]!r}")
-        spans.append((len(start), len(start) + len(answer)))
+        stop = len(start) + len(answer)
+        if at in conversation.unended:
+            stop = max(_stop(tokenizer, chat[: at + 1], tools, end), len(start))
+        spans.append((len(start), stop))
     if all(ends[-1].startswith(text[: span[1]]) for text, span in zip(ends, spans, strict=True)):
-        return [_example(tokenizer, ends[-1][: spans[-1][1]], spans)]
+        return [_example(tokenizer, ends[-1][: spans[-1][1]], [span for span in spans if span[1] > span[0]])]
     return [
         _example(tokenizer, text[: span[1]], [span])
         for text, span in zip(ends, spans, strict=True)
@@ -67,6 +71,28 @@ def shared_context(left: TrainingExample, right: TrainingExample) -> int:
 def _text(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, *, asked: bool = False) -> str:
     text: str = tokenizer.apply_chat_template(list(chat), tools=tools, tokenize=False, add_generation_prompt=asked)
     return text
+
+
+_MARK = "\ue000"
+
+
+def _stop(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, text: str) -> int:
+    """Where in `text`, which is `chat` rendered, ends what the model said last: there a mark appears that is set behind
+    it. 0 where it said nothing. Raises Unprovable where the mark changes anything else."""
+    last = chat[-1]
+    field = "content" if last["content"].strip() else "reasoning_content"
+    said = last.get(field, "").rstrip()
+    if not said:
+        return 0
+    marked = {**last, field: f"{said}{_MARK}{last[field][len(said) :]}"}
+    try:
+        shown = _text(tokenizer, [*chat[:-1], marked], tools)
+    except Exception as error:  # as above
+        raise Unprovable(NotTrained.NO_STOP) from error
+    stop = shown.rfind(_MARK)
+    if stop < 0 or shown[:stop] + shown[stop + len(_MARK) :] != text:
+        raise Unprovable(NotTrained.NO_STOP)
+    return stop
 
 
 def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> TrainingExample:

@@ -16,6 +16,7 @@ from arttrace.formats.sdks import strands
 from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
+from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 
 SCOPE = "gcp.vertex.agent"
@@ -64,8 +65,8 @@ def of_contents(message: dict[str, Any]) -> list[dict[str, Any]] | None:
     if not isinstance(content, dict) or not isinstance(content.get("parts"), list):
         return None
     role = _ROLES.get(str(message.get("role")), message.get("role"))
-    reason = text(message.get("finish_reason"))
-    rest = {"finish_reason": reason.lower()} if reason else {}
+    reason = finish_reason(message.get("finish_reason"))
+    rest = {"finish_reason": reason} if reason else {}
     return [{**one, **rest} for one in _messages({"role": role, **content})]
 
 
@@ -95,8 +96,8 @@ def _call(attributes: Attributes) -> Attributes:
     if declared:
         found[semconv.TOOL_DEFINITIONS] = tools([_definition(one) for one in declared])
     if content := _object(response.get("content")):
-        reason = text(response.get("finish_reason"))
-        said = [{**message, "finish_reason": reason and reason.lower()} for message in _messages(content)]
+        reason = finish_reason(response.get("finish_reason"))
+        said = [{**message, "finish_reason": reason} for message in _messages(content)]
         found[semconv.OUTPUT_MESSAGES] = answers(said)
     found[semconv.RESPONSE_MODEL] = text(response.get("model_version"))
     found[semconv.CONVERSATION_ID] = text(attributes.get("gcp.vertex.agent.session_id"))

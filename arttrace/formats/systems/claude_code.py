@@ -20,8 +20,9 @@ from arttrace.formats.sdks.anthropic_messages import in_openais_form, unread_par
 from arttrace.records import semconv
 from arttrace.records.message import joined_text
 from arttrace.records.record import Record
+from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.times import time_ns
-from arttrace.wire.apis.anthropic_messages import counts, finish_reason
+from arttrace.wire.apis.anthropic_messages import counts
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "claude code sessions"

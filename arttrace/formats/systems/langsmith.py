@@ -20,11 +20,11 @@ from arttrace.records import semconv
 from arttrace.records.message import joined_text
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 from arttrace.wire.apis.anthropic_messages import counts as openais_counts
-from arttrace.wire.apis.anthropic_messages import finish_reason
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "langsmith runs"

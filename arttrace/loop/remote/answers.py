@@ -21,7 +21,7 @@ from arttrace.wire.apis.completion_response import ChoiceAnswer, dicts, read_com
 from arttrace.wire.apis.completions import prompt_messages
 from arttrace.wire.apis.response_events import read_events
 from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
-from arttrace.wire.apis.responses import finish_reason
+from arttrace.wire.apis.responses import status_reason
 from arttrace.wire.compression import decompress
 from arttrace.wire.messages import openai_message
 from arttrace.wire.span_attributes import json_or_none
@@ -198,7 +198,7 @@ def _choices_of_events(api: Api, events: list[bytes]) -> list[Any]:
 
 def _choices_of_response(response: dict[str, Any]) -> list[Any]:
     items = dicts(response.get("output"))
-    reason = finish_reason(response, items)
+    reason = status_reason(response, items)
     if reason is None or reason in ("error", "cancelled"):
         return []
     said = openai_message(Message("assistant", parse_output(items)))

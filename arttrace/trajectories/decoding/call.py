@@ -160,22 +160,25 @@ def _altered_sampling(attributes: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _choices(answers: list[tuple[Message, str | None]], attributes: dict[str, Any]) -> tuple[Choice, ...]:
-    choices: list[Choice] = []
-    for index, (message, finish_reason) in enumerate(answers):
-        choices.append(_choice(index, message, finish_reason, attributes))
-    while attributes.get(f"{semconv.TOKEN_IDS}.{len(choices)}" if choices else semconv.TOKEN_IDS) is not None:
-        choices.append(_choice(len(choices), Message("assistant", ()), None, attributes))
-    return tuple(choices)
+    """The answers, each with its own reason to finish, else with that which the span has in its place."""
+    found = list(answers)
+    while attributes.get(f"{semconv.TOKEN_IDS}.{len(found)}" if found else semconv.TOKEN_IDS) is not None:
+        found.append((Message("assistant", ()), None))
+    beside = from_json(attributes.get(semconv.RESPONSE_FINISH_REASONS))
+    if isinstance(beside, list | tuple) and len(beside) == len(found):
+        told = [reason if isinstance(reason, str) else None for reason in beside]
+        found = [(message, own or reason) for (message, own), reason in zip(found, told, strict=True)]
+    return tuple(_choice(index, message, reason, attributes) for index, (message, reason) in enumerate(found))
 
 
-def _choice(index: int, message: Message, finish_reason: str | None, attributes: dict[str, Any]) -> Choice:
+def _choice(index: int, message: Message, reason: str | None, attributes: dict[str, Any]) -> Choice:
     suffix = f".{index}" if index else ""
     ids, logprobs = attributes.get(semconv.TOKEN_IDS + suffix), attributes.get(semconv.LOGPROBS + suffix)
     prompt = attributes.get(semconv.PROMPT_TOKEN_IDS + suffix) if index else None
     return Choice(
         index=index,
         message=message,
-        finish_reason=finish_reason,
+        finish_reason=reason,
         token_ids=None if ids is None else or_none(decode_token_ids, ids),
         logprobs=None if logprobs is None else or_none(decode_logprobs, logprobs),
         prompt_token_ids=None if prompt is None else or_none(decode_token_ids, prompt),

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from arttrace.records import semconv
+from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.anthropic_chat import chat_messages, chat_tools
@@ -30,15 +31,6 @@ TOKENS_FIELD = "arttrace"
 """Where `arttrace serve` puts the engine's tokens: {"prompt_token_ids", "token_ids", "logprobs"}, lists or null."""
 
 _MODEL_IN_PATH = re.compile(r"/model/([^/]+)/invoke|/models/([^/:]+):")
-_FINISH = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "content_filter",
-}
-"""Why an answer ended, in the words of chat completions; others stay as they are."""
 
 
 def decode_messages(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
@@ -98,11 +90,6 @@ def _put(span: SpanDraft, message: dict[str, Any]) -> None:
     tokens = message.get(TOKENS_FIELD)
     if isinstance(tokens, dict):
         _put_tokens(span, tokens)
-
-
-def finish_reason(stop_reason: Any) -> str | None:
-    """Why an answer ended, in the words of chat completions."""
-    return _FINISH.get(stop_reason, stop_reason) if isinstance(stop_reason, str) else None
 
 
 def counts(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from arttrace.records import semconv
+from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.completion_response import integers
 from arttrace.wire.apis.response_events import output_logprobs, read_events
@@ -24,7 +25,6 @@ _TOKENS = (
 )
 _CALLS = ("function_call", "custom_tool_call")
 _LATER = ("queued", "in_progress")  # of one asked for in the background: other requests bring its answer
-_INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length"}
 
 
 def decode_response(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
@@ -75,7 +75,7 @@ def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
         span.usage(response["usage"])
     output = response.get("output")
     items = output if isinstance(output, list) else []
-    reason = finish_reason(response, items)
+    reason = status_reason(response, items)
     span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
     if items:
         span.put_messages(semconv.OUTPUT_MESSAGES, [OutputMessage("assistant", parse_output(items), reason)])
@@ -103,7 +103,7 @@ def _raw_tokens(messages: Any) -> list[int] | None:
     return [id for ids in found for id in ids or []]
 
 
-def finish_reason(response: dict[str, Any], items: list[Any]) -> str | None:
+def status_reason(response: dict[str, Any], items: list[Any]) -> str | None:
     """The status in the words of chat completions; None for a response that has not ended."""
     match response.get("status"):
         case "completed":
@@ -111,9 +111,7 @@ def finish_reason(response: dict[str, Any], items: list[Any]) -> str | None:
             return "tool_calls" if calls else "stop"
         case "incomplete":
             details = response.get("incomplete_details")
-            reason = details.get("reason") if isinstance(details, dict) else None
-            reason = reason if isinstance(reason, str) and reason else "incomplete"
-            return _INCOMPLETE.get(reason, reason)
+            return finish_reason(details.get("reason") if isinstance(details, dict) else None) or "incomplete"
         case "failed":
             return "error"
         case "cancelled":
