@@ -71,6 +71,7 @@ class NotTrained(StrEnum):
     CONTEXTS_DIFFER = "the two runs begin differently"
     UNREADABLE = "messages that cannot be read"
     CUT_OFF = "answers that were cut off"
+    CUT_SHORT = "answers cut short, which the format would give an end"
     CUT_CALL = "tool calls of answers that were cut short"
     NO_STOP = "the chat template does not show where an answer that was cut short stops"
     NOT_TEXT = "parts that are no text"

@@ -67,11 +67,17 @@ def conversations(trajectory: Trajectory) -> list[Conversation]:
         whole = Conversation(
             trajectory.id, branch.agent_id, messages, targets, branch.tools, branch.fault, unended=open_ones
         )
-        found += apart(whole, faults)
+        found += _apart(whole, faults)
     return found
 
 
-def apart(conversation: Conversation, faults: Mapping[int, NotTrained]) -> list[Conversation]:
+def with_ends(conversation: Conversation) -> list[Conversation]:
+    """The conversation for a form whose reader puts an end behind every answer: those without one are apart, with the
+    fault."""
+    return _apart(conversation, dict.fromkeys(conversation.unended, NotTrained.CUT_SHORT))
+
+
+def _apart(conversation: Conversation, faults: Mapping[int, NotTrained]) -> list[Conversation]:
     """The conversation with these targets as mere context, and each of them as one of its own, with the fault; that
     which ends last is the last."""
     whole = tuple(at for at in conversation.targets if at not in faults)

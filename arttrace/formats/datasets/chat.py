@@ -14,6 +14,7 @@ import msgspec
 
 from arttrace.formats.datasets.forms import Form, Row, Unsuitable
 from arttrace.records.message import Message, OtherPart, ReasoningPart
+from arttrace.records.sequence import NotTrained
 from arttrace.trajectories.conversations import ChatMessage, Conversation, chat_message, unsupported
 from arttrace.wire.messages import openai_message
 
@@ -51,6 +52,8 @@ def pair_row(form: Form, better: Conversation, worse: Conversation) -> Row:
         raise Unsuitable("a pair without a common beginning")
     if shared in (len(first), len(second)):
         raise Unsuitable("a pair of which one is the beginning of the other")
+    if any(at >= shared for one in (better, worse) for at in one.unended):
+        raise Unsuitable(NotTrained.CUT_SHORT)
     if better.tools != worse.tools:
         raise Unsuitable("a pair with different tools")
     if form is Form.TRL_PREFERENCE:

@@ -18,7 +18,7 @@ from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences
 from arttrace.store import AnyStore
-from arttrace.trajectories.conversations import conversations, main_conversation
+from arttrace.trajectories.conversations import conversations, main_conversation, with_ends
 from arttrace.trajectories.groups import task_key
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
@@ -151,7 +151,7 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
 
 
 def _conversations(form: Form, run: Trajectory, good: bool, written: Written) -> Iterator[Row]:
-    found = conversations(run)
+    found = [part for one in conversations(run) for part in with_ends(one)]
     if not found:
         _count(written.conversations_left_out, {"runs without an answer": 1})
     for conversation in found:
