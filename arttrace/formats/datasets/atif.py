@@ -181,6 +181,7 @@ def _sampled(placed: AgentCall, index: int, step: Row) -> Row:
     for name, value in (
         ("choice", index or None),
         ("finish_reason", choice.finish_reason if choice else None),
+        ("interrupted", call.interrupted),
         ("policy_version", call.policy_version),
         ("temperature", call.temperature),
     ):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from arttrace.formats.sdks import google_adk, langfuse, strands, vercel
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, reasons_of, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import from_json, text
@@ -234,13 +234,17 @@ def _openinference(attributes: Attributes) -> Attributes:
         messages = [_openinference_message(item) for item in numbered(attributes, "llm.input_messages")]
         replies = [_openinference_message(item) for item in numbered(attributes, "llm.output_messages")]
         definitions = [_openinference_tool(item) for item in numbered(attributes, "llm.tools")]
-        reason = attributes.get("llm.finish_reason")
+        reason = text(attributes.get("llm.finish_reason"))
+        reasons = [reason] * len(replies) if reason else reasons_of(from_json(output))
+        reasons = (reasons + [None] * len(replies))[: len(replies)]
         found[semconv.INPUT_MESSAGES] = inputs(messages) if messages else None
         found[semconv.OUTPUT_MESSAGES] = (
-            answers([{**reply, "finish_reason": reason} for reply in replies]) if replies else None
+            answers([{**reply, "finish_reason": why} for reply, why in zip(replies, reasons, strict=True)])
+            if replies
+            else None
         )
         found[semconv.TOOL_DEFINITIONS] = tools(definitions) if definitions else None
-        found[semconv.RESPONSE_FINISH_REASONS] = [reason] if reason else None
+        found[semconv.RESPONSE_FINISH_REASONS] = [reason] if reason else reasons if reasons and all(reasons) else None
     elif kind == "TOOL":
         found[semconv.TOOL_NAME] = attributes.get("tool.name") or attributes.get("tool_call.function.name")
         found[semconv.TOOL_CALL_ID] = attributes.get("tool.id") or attributes.get("tool_call.id")

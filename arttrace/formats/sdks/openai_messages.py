@@ -11,6 +11,7 @@ import msgspec
 from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
+from arttrace.records.values.finish_reasons import told_reason
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.wire.apis.anthropic_chat import chat_tools
@@ -45,9 +46,34 @@ def answers(messages: Sequence[Any]) -> str:
             [*_, said] = in_openais_form({"role": "assistant", **message})
             parsed = parse_message(plain(said))
             answer = {"role": parsed.role, "parts": parsed.parts, "name": parsed.name}
-            reason = message.get("finish_reason")
-            found.append({**answer, "finish_reason": reason} if isinstance(reason, str) else answer)
+            reason = told_reason(message)
+            found.append(answer if reason is None else {**answer, "finish_reason": reason})
     return _list_text(found)
+
+
+def reasons_of(response: Any) -> list[str | None]:
+    """Why each answer of a response ended: one of OpenAI's, Anthropic's or Gemini's APIs, or what LangChain makes of
+    them."""
+    if not isinstance(response, dict):
+        return []
+    for name in ("choices", "candidates"):
+        if isinstance(found := response.get(name), list):
+            return [told_reason(_object(one)) for one in found]
+    generations = response.get("generations")
+    if not isinstance(generations, list):
+        return [told_reason(response)]
+    first = generations[0] if generations else None
+    return [_reason_of_generation(_object(one)) for one in (first if isinstance(first, list) else generations)]
+
+
+def _reason_of_generation(generation: dict[str, Any]) -> str | None:
+    message = _object(generation.get("message"))
+    about = _object(_object(message.get("kwargs", message)).get("response_metadata"))
+    return told_reason(_object(generation.get("generation_info"))) or told_reason(about)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def tools(definitions: Sequence[Any]) -> str:

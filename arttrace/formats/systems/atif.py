@@ -177,6 +177,7 @@ def _measured(step: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         semconv.USAGE_INPUT_TOKENS: metrics.get("prompt_tokens"),
         semconv.USAGE_OUTPUT_TOKENS: metrics.get("completion_tokens"),
         semconv.USAGE_CACHE_READ_INPUT_TOKENS: metrics.get("cached_tokens"),
+        semconv.INTERRUPTED: own.get("interrupted"),
         semconv.POLICY_VERSION: own.get("policy_version"),
         semconv.REQUEST_TEMPERATURE: own.get("temperature"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 _WORDS: Final = {
@@ -34,3 +35,13 @@ def finish_reason(value: Any) -> str | None:
         return value
     word = value.rpartition(".")[2].lower().replace("-", "_")
     return word if word in _OF_CHAT or word in CUT_SHORT else _IN_CHAT.get(word, value)
+
+
+_FIELDS: Final = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
+
+
+def told_reason(answer: Mapping[str, Any]) -> str | None:
+    """Why an answer ended, as it says itself in one of the fields that APIs have for it."""
+    details = answer.get("incomplete_details")
+    told = [*(answer.get(name) for name in _FIELDS), details.get("reason") if isinstance(details, dict) else None]
+    return next((reason for reason in told if isinstance(reason, str) and reason), None)
