@@ -6,8 +6,9 @@ Each contender runs in an interpreter of its own against one server process; the
 an order that turns. Where there are two cores the contenders share one and the server has the other, so that a figure
 holds what a contender does and not where the scheduler put it. One start of an interpreter differs from the next by
 more than a contender costs (where its memory lies), so all are started anew several times. A figure is the median over
-the rounds of all starts of the difference to the bare client in the same round. The last line of a row has none of
-that noise: arttrace beside the same process with its hooks taken out.
+the rounds of all starts of the difference to the bare client in the same round. The last lines of a row have
+none of that noise: arttrace beside the same process with its hooks taken out, and its hooks alone beside the same, with
+nothing decoded, encoded or written behind them.
 
 The rivals record content and send their spans through an ordinary BatchSpanProcessor and OTLP/HTTP exporter to a sink
 in the server process; arttrace writes its durable spool to the disk. `total` counts until everything is sent or
@@ -31,7 +32,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 CONTENDERS = ("bare", "arttrace", "OpenInference", "OpenLLMetry", "OpenTelemetry")
-ON, OFF = "arttrace alone", "arttrace alone, hooks taken out"
+ON, OFF, HOOKS = "arttrace alone", "arttrace alone, hooks taken out", "arttrace alone, nothing recorded"
+ALONE = {ON: "in", OFF: "out", HOOKS: "alone"}
 CLOCKS = ("user", "total", "wall")
 ROWS = {
     "short": ("a short call", 96),
@@ -56,10 +58,10 @@ class Contender:
     process: subprocess.Popen[str]
     hello: dict[str, Any]
 
-    def batch(self, row: str, calls: int, *, off: bool = False) -> dict[str, float]:
-        """Microseconds per call by clock; `off` with arttrace's hooks taken out."""
+    def batch(self, row: str, calls: int, *, hooks: str = "in") -> dict[str, float]:
+        """Microseconds per call by clock, with arttrace's hooks `in`, `out`, or `alone`."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"row": row, "calls": calls, "off": off}) + "\n")
+        self.process.stdin.write(json.dumps({"row": row, "calls": calls, "hooks": hooks}) + "\n")
         self.process.stdin.flush()
         return {clock: ns / 1000 / calls for clock, ns in _line(self.process).items()}
 
@@ -97,13 +99,15 @@ def measure(
 
 
 def measure_alone(arttrace: Contender, rounds: int, calls: dict[str, int], costs: dict[str, dict[str, Costs]]) -> None:
-    """Add what each round cost one process with its hooks in and with them taken out, in an order that turns."""
+    """Add what each round cost one process with its hooks in, taken out, and alone, in an order that turns."""
+    ways = list(ALONE.items())
     for row in ROWS:
         arttrace.batch(row, calls[row])
         for number in range(2 * rounds):
-            for off in (number % 2 == 0, number % 2 == 1):
-                for clock, cost in arttrace.batch(row, calls[row], off=off).items():
-                    costs[row][OFF if off else ON][clock].append(cost)
+            turn = number % len(ways)
+            for way, hooks in ways[turn:] + ways[:turn]:
+                for clock, cost in arttrace.batch(row, calls[row], hooks=hooks).items():
+                    costs[row][way][clock].append(cost)
 
 
 def added(costs: Costs, bare: Costs, clock: str) -> float:
@@ -120,7 +124,7 @@ def _table(costs: dict[str, dict[str, Costs]]) -> Iterator[str]:
         yield f"  {'':<14}{'user':>9}{'total':>9}{'wall':>9}   of bare (user)   x arttrace (user, total)"
         ours = {clock: added(costs[row]["arttrace"], bare, clock) for clock in CLOCKS}
         for name, its in costs[row].items():
-            if name in ("bare", ON, OFF):
+            if name == "bare" or name in ALONE:
                 continue
             extra = {clock: added(its, bare, clock) for clock in CLOCKS}
             figures = "".join(f"{extra[clock]:>+9.0f}" for clock in CLOCKS)
@@ -129,8 +133,11 @@ def _table(costs: dict[str, dict[str, Costs]]) -> Iterator[str]:
                 "" if name == "arttrace" else "".join(f"{_ratio(extra[c], ours[c]):>10}" for c in ("user", "total"))
             )
             yield f"  {name:<14}{figures}{share}      {ratios}"
-        own = "".join(f"{added(costs[row][ON], costs[row][OFF], clock):>+9.0f}" for clock in CLOCKS)
-        yield f"  {'on and off':<14}{own}"
+        off = statistics.median(costs[row][OFF]["total"])
+        for title, way in (("on and off", ON), ("hooks alone", HOOKS)):
+            own = {clock: added(costs[row][way], costs[row][OFF], clock) for clock in CLOCKS}
+            figures = "".join(f"{own[clock]:>+9.0f}" for clock in CLOCKS)
+            yield f"  {title:<14}{figures}{1 + own['total'] / off:>12.3f} of the process with its hooks taken out"
 
 
 def _ratio(its: float, ours: float) -> str:
@@ -193,7 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
                         kept = _kept(each, server, data)
                         print(f"  {each.name:<14} {each.hello['version']:<8} kept of a call: {kept}", flush=True)
                 for row in ROWS:
-                    costs[row] = {name: {clock: [] for clock in CLOCKS} for name in (*names, ON, OFF)}
+                    costs[row] = {name: {clock: [] for clock in CLOCKS} for name in (*names, *ALONE)}
             for each in contenders:
                 for row in ROWS:
                     each.batch(row, QUICK_CALLS)  # to warm up

@@ -2,7 +2,8 @@
 
 Reads `{"row": ..., "calls": ...}` as JSON lines and answers each with nanoseconds per batch: CPU of the user's thread,
 CPU of the whole process until everything is written or sent, and time on the clock of the calls alone. With
-`"off": true` arttrace's hooks are taken out for that batch.
+`"hooks": "out"` arttrace's hooks are taken out for that batch; with `"hooks": "alone"` they are in, and what they hand
+to the recorder is dropped: nothing is decoded, encoded or written.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any, cast
@@ -105,6 +106,19 @@ def _instrument(contender: str, server: str, data: str) -> tuple[Flush, Scope, s
     return provider.force_flush, nullcontext, version(package)
 
 
+@contextmanager
+def _dropping() -> Iterator[None]:
+    """Drop what is handed to the recorder, as after `uninstrument`."""
+    from arttrace.capture.export import lifecycle
+
+    recorder = lifecycle.recorder()
+    recorder.is_off = True
+    try:
+        yield
+    finally:
+        recorder.is_off = False
+
+
 def _places(openai: Any) -> list[tuple[type, str]]:
     """Where arttrace hooks the openai client and the HTTP libraries it may use."""
     base = openai._base_client
@@ -132,15 +146,15 @@ class Worker:
             for row in REQUESTS
         }
 
-    def batch(self, row: str, calls: int, *, off: bool = False) -> dict[str, int]:
+    def batch(self, row: str, calls: int, *, hooks: str = "in") -> dict[str, int]:
         """Make the calls; what they cost in nanoseconds."""
         for (owner, name), hook in self._hooked.items():
-            setattr(owner, name, hook.__wrapped__ if off else hook)
+            setattr(owner, name, hook.__wrapped__ if hooks == "out" else hook)
         work = self._parallel if row == "parallel" else self._one_by_one
-        scope, flush = (nullcontext, _nothing) if off else (self._scope, self._flush)
+        scope, flush = (nullcontext, _nothing) if hooks == "out" else (self._scope, self._flush)
         gc.collect()
         total, wall, user = time.process_time_ns(), time.perf_counter_ns(), time.thread_time_ns()
-        with scope():
+        with scope(), _dropping() if hooks == "alone" else nullcontext():
             work(row, calls)
         user, wall = time.thread_time_ns() - user, time.perf_counter_ns() - wall
         flush()
