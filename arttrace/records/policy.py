@@ -21,7 +21,8 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
 
     Unique by (policy, step). `method` is "grpo", "sft" or "dpo", and "fork" where the version was copied from
     `forked_from`; "" in steps from before it was stored, see `made_by`. `metrics` are plain numbers by name; seconds
-    end in `_s`. `adapter` is the adapter's directory.
+    end in `_s`. `adapter` is the adapter's directory. `base_weights` tells
+    the weights of `base_model` from others that are put into the same directory; "" where it is not known.
     """
 
     policy: str
@@ -33,6 +34,7 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
     time_ns: Int64 = 0
     method: str = ""
     forked_from: str = ""
+    base_weights: str = ""
 
     @property
     def made_by(self) -> str:

@@ -33,6 +33,7 @@ class StandInLearner:
 
     script: list[Step] = field(default_factory=list)
     full: int = 0
+    base_weights: str = ""
     config: LearnerConfig = field(default_factory=LearnerConfig)
     trained: list[set[str]] = field(default_factory=list)
 

@@ -96,6 +96,7 @@ def export(data: DataDir, version: str, directory: Path, merged: bool) -> None:
     found = _find(data, version)
     source = _weights(data, found)
     if merged:
+        require_base(found, found.base_model)
         export_merged(source, Path(found.base_model), directory)
     else:
         export_adapter(source, directory)

@@ -25,6 +25,7 @@ from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_mini
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.learner.versions import check_nearest, sample_of
 from trainer.output.quiet import quiet
+from trainer.policies.base_weights import weights_digest
 from trainer.policies.learned_file import Fates, columns_of, write_learned
 
 _SMALLEST = 256
@@ -125,6 +126,7 @@ class BaseLearner(ABC):
     """One policy in training. `model` is the PEFT model, `steps` the number of steps that changed it."""
 
     base_model: Path
+    base_weights: str
     config: LearnerConfig
     model: Any
     optimizer: torch.optim.Optimizer
@@ -139,6 +141,7 @@ class BaseLearner(ABC):
         trained."""
         asked = (config or LearnerConfig()).checked()
         self.base_model = base_model
+        self.base_weights = weights_digest(base_model)
         self.config = fitted_to_machine(asked, base_model)
         self.steps = 0
         self._budget = self.config.micro_batch_tokens or 1

@@ -87,6 +87,8 @@ class Learner(Protocol):
     """A policy being trained: persistent weights and optimizer, one step at a time."""
 
     config: LearnerConfig
+    base_weights: str
+    """The digest of the base model's weights, as they were when they were loaded."""
     progress: Progress | None
 
     def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:

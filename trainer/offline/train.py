@@ -24,6 +24,7 @@ from trainer.offline.plan import OfflinePlan, Tell
 from trainer.offline.render import TrainingExample, shared_context
 from trainer.offline.torch_head import use_where_triton_is_missing
 from trainer.output.quiet import import_trl, quiet
+from trainer.policies.base_weights import weights_digest
 
 import_trl()
 use_where_triton_is_missing()
@@ -64,6 +65,7 @@ class OfflineLearner:
         # TRL's trainers compute the step, so that what the packed engine cannot train is no matter.
         self.config = fitted_to_machine(replace(config.checked(), engine="trl"), base_model)
         self.steps = 0
+        self.base_weights = weights_digest(base_model)
         with quiet():
             self.model = load_policy(base_model, self.config)
             self.optimizer = make_optimizer(self.model, self.config)

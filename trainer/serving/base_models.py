@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
 from arttrace.records.policy import PolicyStep
 from arttrace.system.errors import TrainingError
+from trainer.policies.base_weights import weights_digest
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.hub import hub_name
-
-_PLACES, _BYTES = 16, 4096
-"""How many places of each file of weights are compared, and how much there."""
 
 
 def require_base(manifest: PolicyStep, given: str | Path) -> None:
     """Raise TrainingError, with both base models and the remedy, where the version was made for another base model than
     the given one: a directory, or a name on the hub."""
     recorded = manifest.base_model
-    if is_base(recorded, str(given)):
+    if is_base(recorded, str(given), manifest.base_weights):
         return
+    if Path(recorded).resolve() == Path(given).resolve():
+        raise TrainingError(
+            f"{manifest.version} is a LoRA on other weights than are in {given} now.",
+            "Put the weights back that it was made for, or begin a policy of another name.",
+        )
     hint = f"Give {recorded} as the base model (--base-model, base_model=), or begin a policy of another name."
     if Path(given).is_dir() and not Path(recorded).exists():
         hint += f" If both are the same model: ln -s {given} {recorded}"
@@ -33,21 +35,25 @@ def require_base_of_newest(checkpoints: Checkpoints, given: Path) -> None:
         require_base(checkpoints.manifest(newest), given)
 
 
-def is_base(recorded: str, given: str) -> bool:
+def is_base(recorded: str, given: str, weights: str = "") -> bool:
     """Whether what a manifest records as the base model is the given one.
 
-    The same directory is, and one with the same weights, compared in some places. Where one of the two is not on this
-    machine its name decides: a model may have been moved, and a policy may come from another machine.
+    A directory with the same weights is, compared in some places, wherever it is. Of a manifest that does not say which
+    they were, the recorded directory is taken as it is now. Where one of the two is not on this machine its name
+    decides: a model may have been moved, and a policy may come from another machine.
 
     Args:
         recorded: A directory, "" where the manifest does not say: then any is.
         given: A directory, or a name on the hub.
+        weights: The recorded `weights_digest`, "" where the manifest does not say.
     """
     then, now = Path(recorded), Path(given)
+    if now.is_dir() and weights and (found := weights_digest(now)):
+        return found == weights
     if not recorded or then.resolve() == now.resolve():
         return True
-    if then.is_dir() and now.is_dir():
-        return _fingerprint(then) == _fingerprint(now)
+    if then.is_dir() and now.is_dir() and (found := weights_digest(now)):
+        return found == weights_digest(then)
     return _name(recorded) == _name(given)
 
 
@@ -58,18 +64,3 @@ def _name(model: str) -> str:
         return cached[1].lower()
     path = Path(model)
     return (path.resolve().name if path.is_dir() else hub_name(model).rstrip("/").rpartition("/")[2]).lower()
-
-
-def _fingerprint(directory: Path) -> str:
-    """Of the weights: names, sizes and some of the bytes of their files. Of the config where there are none."""
-    found = hashlib.blake2b(digest_size=16)
-    weights = sorted(path for kind in ("*.safetensors", "*.bin") for path in directory.glob(kind))
-    for path in weights or [directory / "config.json"]:
-        size = path.stat().st_size if path.is_file() else 0
-        found.update(f"{path.name} {size}\n".encode())
-        if size:
-            with path.open("rb") as file:
-                for place in range(_PLACES):
-                    file.seek(max(0, size - _BYTES) * place // (_PLACES - 1))
-                    found.update(file.read(_BYTES))
-    return found.hexdigest()

@@ -36,6 +36,8 @@ class PublishingGateway(Protocol):
 class Saving(Protocol):
     """Who holds the weights, as Learner does it."""
 
+    base_weights: str
+
     def save_adapter(self, directory: Path) -> None: ...
     def save_rest(self, directory: Path) -> None: ...
 
@@ -70,6 +72,7 @@ def complete_step(
         base_model=base_model,
         time_ns=time.time_ns(),
         method=method,
+        base_weights=learner.base_weights,
     )
     clock(Phase.PUBLISH)
     answered = False

@@ -227,6 +227,34 @@ def test_a_policy_is_not_trained_on_another_base_model(
     assert refused.message == f"policy@5 is a LoRA on {base_model}, not on {other_base}."
 
 
+@pytest.mark.parametrize("method", ["grpo", "sft"])
+def test_other_weights_put_into_the_base_model_s_directory_are_noticed(
+    base_model: Path, other_base: Path, tmp_path: Path, method: str
+) -> None:
+    """By whoever would lay the version's LoRA on them: it was trained on those that were there."""
+    data, base = DataDir(tmp_path / "data"), tmp_path / "base"
+    shutil.copytree(base_model, base)
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("a", (0.0, 1.0)))
+    training = ["--base-model", str(base), "--method", method]
+    bounds = ["--max-logprob-difference", "1e6"] if method == "grpo" else []
+    made = run(data, *training, *bounds, command=train)
+    assert made.exit_code == 0, made.output
+    assert run(data, "fork", "policy@1", "first", "--base-model", str(base)).exit_code == 0
+    shutil.copy(other_base / "model.safetensors", base / "model.safetensors")
+    error = run(data, *training, command=train).exception
+    assert isinstance(error, TrainingError)
+    assert error.message == f"policy@1 is a LoRA on other weights than are in {base} now."
+    for command in (("export", "policy@1", str(tmp_path / "merged"), "--merged"), ("fork", "policy@1", "second")):
+        arguments = (*command, "--base-model", str(base)) if command[0] == "fork" else command
+        refused = run(data, *arguments).exception
+        assert isinstance(refused, TrainingError)
+        assert refused.message == error.message
+    assert isinstance(run(data, "fork", "first@1", "second", "--base-model", str(base)).exception, TrainingError)
+    moved = run(data, "fork", "policy@1", "moved", "--base-model", str(base_model))
+    assert moved.exit_code == 0, "the same weights in another place"
+
+
 def test_what_base_model_a_version_was_made_for(base_model: Path, other_base: Path, tmp_path: Path) -> None:
     """A path may change; weights, and the name where the weights are gone, do not."""
     copy = tmp_path / "copy"

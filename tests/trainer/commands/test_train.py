@@ -40,6 +40,8 @@ from trainer.policies.checkpoints import Checkpoints
 
 
 class StandInLearner:
+    base_weights = ""
+
     def __init__(self, _: Path, config: LearnerConfig) -> None:
         self.config = config
 

@@ -26,6 +26,7 @@ from trainer.step.phases import Clock, Phase
 
 @dataclass
 class StandInLearner:
+    base_weights: str = ""
     steps: int = 0
     config: LearnerConfig = field(default_factory=LearnerConfig)
     versions: list[str | None] = field(default_factory=list)

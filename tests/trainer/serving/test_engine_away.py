@@ -23,6 +23,8 @@ from trainer.step.version import complete_step, finish_open_step
 class Weights:
     """Of a learner that has made its step."""
 
+    base_weights = ""
+
     def __init__(self, weights: bytes, folder: Path) -> None:
         self.made = write_adapter(folder / weights.decode(), weights)
 

@@ -49,6 +49,8 @@ class FileGateway:
 
 
 class Weights:
+    base_weights = ""
+
     def __init__(self, weights: str, rest: Callable[[], None] = lambda: None) -> None:
         self.weights, self.rest = weights, rest
 
