@@ -38,10 +38,14 @@ from system_files import (
 
 from arttrace.commands import cli
 from arttrace.formats.imported_files import Imported, read_file
+from arttrace.formats.sdks.tolerant import normalised
 from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Relation, Trajectory
+from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.trajectories import build_trajectories
 
 
 def said(run: Trajectory) -> list[tuple[list[str], str]]:
@@ -409,3 +413,51 @@ def test_a_session_whose_lines_follow_one_that_is_not_there_is_not_complete() ->
     cut = [line("v0", None, "user", "You look.", 5, isSidechain=True, agentId="ag"), SUB_AGENT[1]]
     records = [*read_file(lines(*SESSION), "one").records, *read_file(lines(*cut), "two").records]
     assert [run.incomplete for run in runs_of(records)] == ["interrupted: 1 line of the session missing"]
+
+
+RUN_AND_CALL = {
+    "langsmith": (
+        {"run_type": "chain", "inputs": {}, "outputs": {"x": 1}, "start_time": "2026-01-01T00:00:00Z"},
+        lambda own, above: {"id": own * 16, "trace_id": "a1" * 16, "parent_run_id": above and above * 16},
+        lambda score: {"feedback": [{"key": "good", "score": score}]},
+    ),
+    "braintrust": (
+        {"metrics": {"start": 1.77e9, "end": 1.77e9}, "output": "x"},
+        lambda own, above: {"root_span_id": "a1" * 16, "span_id": own * 8, "span_parents": above and [above * 8]},
+        lambda score: {"scores": {"good": score}},
+    ),
+    "phoenix": (
+        {"span_kind": "AGENT", "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:01Z"},
+        lambda own, above: {
+            "context": {"trace_id": "a1" * 16, "span_id": own * 8}, "parent_id": above and above * 8,
+        },
+        lambda score: {"annotations": [{"name": "good", "result": {"score": score}}]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("system", RUN_AND_CALL)
+def test_what_a_part_of_a_run_scored_is_not_the_run_s_score(system: str) -> None:
+    """As of an observation of Langfuse's: it is that part's, and the run's own score counts for the run alone."""
+    common, ids, scored = RUN_AND_CALL[system]
+    rows = [{**common, **ids("a1", None), **scored(1.0)}, {**common, **ids("b2", "a1"), **scored(0.0)}]
+    found = read_file(b"\n".join(json.dumps(row).encode() for row in rows), "source")
+    given = [one for one in found.records if isinstance(one, Reward)]
+    spans = {one.parent_span_id: one.span_id for one in found.records if isinstance(one, SpanRow)}
+    assert [(one.value, one.agent_id) for one in given] == [(1.0, None), (0.0, spans[spans[None]])]
+    [run] = build_trajectories([normalised(one) for one in found.records if isinstance(one, SpanRow)], given)
+    assert trajectory_reward(run) == 1.0
+
+
+def test_a_phoenix_span_without_an_end_is_in_progress_unless_it_has_its_answer() -> None:
+    def row(own: str, above: str | None, **more: Any) -> dict[str, Any]:
+        context = {"trace_id": "a1" * 16, "span_id": own * 8}
+        start = {"start_time": "2026-01-01T00:00:00Z", "end_time": None}
+        return {"span_kind": "AGENT", "context": context, "parent_id": above and above * 8, **start, **more}
+
+    answered = {"attributes": {"output.value": "There."}}
+    failed = {"status_code": "ERROR", "status_message": "slow"}
+    open_run = read_file(lines(row("a1", None, **answered), row("b2", "a1")), "source")
+    assert [run.incomplete for run in runs_of(open_run.records)] == ["agent in progress"]
+    whole = read_file(lines(row("a1", None, **answered), row("b2", "a1", **failed)), "source")
+    assert [run.incomplete for run in runs_of(whole.records)] == [""]

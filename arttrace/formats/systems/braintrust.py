@@ -1,6 +1,7 @@
 """Spans exported from Braintrust: rows of a project's logs or of an experiment. Pure.
 
-`span_attributes.type` tells calls and tools apart, `scores` become rewards of the trace with their names.
+`span_attributes.type` tells calls and tools apart, `scores` become rewards with their names: a root's of the trace,
+another span's of that span.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     else:
         found = {}
     error, end = item.get("error"), _seconds(metrics.get("end"))
+    own = hex_id(item["span_id"], 16)
     yield SpanRow(
         trace_id=trace_id,
-        span_id=hex_id(item["span_id"], 16),
+        span_id=own,
         parent_span_id=hex_id(parent, 16) if isinstance(parent, str) else None,
         name=name,
         start_ns=start,
@@ -85,6 +87,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
                 trajectory_id=trace_id,
                 value=number,
                 name=score,
+                agent_id=None if parent is None else own,
                 time_ns=start,
             )
         elif value is not None:

@@ -96,6 +96,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
 
 
 def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iterator[Read]:
+    """A root's is the trace's, another run's that run's."""
     given = [one for one in item.get("feedback") or [] if isinstance(one, dict)]
     stats = _object(item.get("feedback_stats"))
     given += [
@@ -112,6 +113,7 @@ def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iter
                 trajectory_id=trace_id,
                 value=value,
                 name=str(one.get("key") or "feedback"),
+                agent_id=None if item.get("parent_run_id") is None else hex_id(own, 16),
                 source="judge" if kind == "model" else "code",
                 explanation=str(one.get("comment") or ""),
                 time_ns=_time(one.get("created_at")) or start,

@@ -1,7 +1,7 @@
 """Spans exported from Arize Phoenix: its REST API's JSON, or rows of a dataframe of spans (JSON or Parquet). Pure.
 
 Attributes are OpenInference's, flat or nested; flat again they are read as those that come over OTLP. Annotations
-that stand beside a span become rewards of its trace with their names.
+that stand beside a span become rewards with their names: a root's of its trace, another span's of that span.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
-from arttrace.records.values.times import time_ns
+from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "phoenix spans"
@@ -36,17 +36,20 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     start = _time(item.get("start_time"))
     if not isinstance(trace, str) or not isinstance(own, str) or start is None:
         raise ValueError("a span has no trace id, no span id or no start time")
-    trace_id, parent, status = hex_id(trace, 32), item.get("parent_id"), str(item.get("status_code") or "")
+    trace_id, span_id = hex_id(trace, 32), hex_id(own, 16)
+    above, status = item.get("parent_id"), str(item.get("status_code") or "")
+    parent = hex_id(above, 16) if isinstance(above, str) and above else None
+    attributes = _attributes(item)
     yield SpanRow(
         trace_id=trace_id,
-        span_id=hex_id(own, 16),
-        parent_span_id=hex_id(parent, 16) if isinstance(parent, str) and parent else None,
+        span_id=span_id,
+        parent_span_id=parent,
         name=str(item.get("name") or item["span_kind"]),
         start_ns=start,
-        end_ns=_time(item.get("end_time")) or start,
+        end_ns=ended_ns(start, _time(item.get("end_time")), has_answer=status == "ERROR" or _has_answer(attributes)),
         status_code=_STATUS.get(status, 0),
         status_message=str(item.get("status_message") or ""),
-        attributes=_attributes(item),
+        attributes=attributes,
         events=[
             SpanEvent(str(one.get("name") or ""), _time(one.get("timestamp")) or start, _flat(one.get("attributes")))
             for one in _dicts(item.get("events"))
@@ -63,12 +66,17 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
                 trajectory_id=trace_id,
                 value=value,
                 name=str(one.get("name") or "annotation"),
+                agent_id=None if parent is None else span_id,
                 source="judge" if str(one.get("annotator_kind")).upper() == "LLM" else "code",
                 explanation=str(result.get("explanation") or result.get("label") or ""),
                 time_ns=_time(one.get("created_at")) or start,
             )
         else:
             yield LeftOutItem("annotations without a score")
+
+
+def _has_answer(attributes: Attributes) -> bool:
+    return any(name.startswith(("output.value", "llm.output_messages")) for name in attributes)
 
 
 def _attributes(item: dict[str, Any]) -> Attributes:
