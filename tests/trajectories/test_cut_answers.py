@@ -186,3 +186,11 @@ def test_the_tokens_of_an_answer_that_the_limit_cut_are_the_engines() -> None:
     learned = [id for id, is_target in zip(sequence.token_ids, sequence.trained, strict=True) if is_target]
     assert learned == sampled
     assert report.trained_tokens == report.captured_tokens == len(sampled)
+
+
+def test_a_refusal_that_the_model_wrote_is_no_text() -> None:
+    run = Run()
+    refusal = {"role": "assistant", "parts": [{"type": "other", "value": {"type": "refusal", "refusal": "No."}}]}
+    ended(run, "a", START, refusal, 1, "stop")
+    [trajectory] = build_trajectories(run.end())
+    assert told(trajectory) == [([""], [], NotTrained.NOT_TEXT)]

@@ -78,7 +78,8 @@ _MARK = "\ue000"
 
 def _stop(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, text: str) -> int:
     """Where in `text`, which is `chat` rendered, ends what the model said last: there a mark appears that is set behind
-    it. 0 where it said nothing. Raises Unprovable where the mark changes anything else."""
+    it. 0 where it said nothing, or a thought that the template drops. Raises Unprovable where the mark changes anything
+    else."""
     last = chat[-1]
     field = "content" if last["content"].strip() else "reasoning_content"
     said = last.get(field, "").rstrip()
@@ -90,6 +91,8 @@ def _stop(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, text: str) ->
     except Exception as error:  # as above
         raise Unprovable(NotTrained.NO_STOP) from error
     stop = shown.rfind(_MARK)
+    if shown == text and field == "reasoning_content":
+        return 0
     if stop < 0 or shown[:stop] + shown[stop + len(_MARK) :] != text:
         raise Unprovable(NotTrained.NO_STOP)
     return stop

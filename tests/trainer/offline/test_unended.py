@@ -90,6 +90,8 @@ def test_a_past_turn_that_was_cut_short_is_learned_without_the_mark_behind_it(to
 def test_a_thought_that_was_cut_short_does_not_end(tokenizer: Any) -> None:
     thought = {"role": "assistant", "parts": [{"type": "reasoning", "content": "Let me see"}]}
     assert rendered(tokenizer, ("Lisbon.", "stop"), (thought, "length")) == ["Lisbon.<|im_end|>|<think>Let me see"]
+    tokenizer.chat_template = TEMPLATE.replace("<think>{{ m.reasoning_content }}</think>", "")
+    assert rendered(tokenizer, ("Lisbon.", "stop"), (thought, "length")) == ["Lisbon.<|im_end|>|"], "nothing to learn"
 
 
 def test_an_answer_of_which_nothing_came_teaches_nothing(tokenizer: Any) -> None:
