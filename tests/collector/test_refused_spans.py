@@ -154,3 +154,31 @@ def test_refused_spans_alone_are_no_run(site: Site) -> None:
     with Store.open(site.data) as store:
         assert store.sql("SELECT * FROM trajectories")[1] == []
         assert store.recorded_ids(limit=5) == []
+
+
+def without_id(said: str) -> bytes:
+    made = span(b"\x0d" * 8, "chat", span_id=b"")
+    made.attributes.add(key="said").value.string_value = said
+    return made.SerializeToString()
+
+
+def test_what_has_no_id_is_missed_once_however_often_and_in_whatever_batches_it_is_sent(site: Site) -> None:
+    """Nothing tells whether what comes later is it: the run stays incomplete."""
+    site.send(*run())
+    three = [without_id("a"), without_id("b"), without_id("a").replace(b"said", b"s\xffid")]
+    assert site.send(*three) == 3
+    assert site.send(three[0], three[0]) == 2
+    assert [site.send(*reversed(three)), site.send(three[2])] == [3, 1]
+    [said] = site.incomplete()
+    assert said.count("2 spans were refused: ") == said.count("a span was refused: ") == 1
+    assert site.send(good_leaf()) == 0
+    assert site.incomplete() == [said]
+
+
+def test_the_same_of_json(site: Site) -> None:
+    site.send(*run())
+    two = [{**JSON_LEAF, "spanId": "zz", "status": {"message": word}} for word in "ab"]
+    assert site.send_json(*two) == 2
+    assert [site.send_json(*reversed(two)), site.send_json(dict(reversed(two[0].items())))] == [2, 1]
+    [said] = site.incomplete()
+    assert said.startswith("2 spans were refused: ")

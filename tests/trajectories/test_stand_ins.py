@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 from arttrace.records import semconv
-from arttrace.records.span import SpanRow
+from arttrace.records.span import SpanLink, SpanRow
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.identity.stand_ins import is_stand_in, stand_in
 
@@ -21,7 +22,9 @@ def span(id: int, operation: str | None, parent: int | None = None, *, end: int 
     return SpanRow(TRACE, f"{id:016x}", "it", id, end, parent_span_id=above, attributes=attributes | said)
 
 
-def refused(id: int | None, parent: int | None = None, why: str = "too large", **more: Any) -> SpanRow:
+def refused(
+    id: int | None, parent: int | None = None, why: str = "too large", trajectory_id: str | None = None, **more: Any
+) -> SpanRow:
     above = f"{parent:016x}" if parent is not None else None
     found = stand_in(
         why,
@@ -30,6 +33,7 @@ def refused(id: int | None, parent: int | None = None, why: str = "too large", *
             "span_id": None if id is None else f"{id:016x}",
             "parent_span_id": above,
             "name": "it",
+            "attributes": {semconv.TRAJECTORY_ID: trajectory_id},
             **more,
         },
     )
@@ -128,10 +132,57 @@ def test_whatever_was_read_of_a_span_it_is_small_and_valid() -> None:
         parent_span_id="0" * 16,
         name="\ud800" * 5000,
         start_ns=1 << 80,
-        trajectory_id="x" * 5000,
+        attributes={semconv.TRAJECTORY_ID: "x" * 5000, "more": "x" * 5000},
+        links=[(f"{n:032x}", f"{n:016x}") for n in range(500)],
     )
     assert made is not None
     assert is_stand_in(made)
     assert (made.trace_id, made.parent_span_id, made.start_ns, len(made.span_id)) == (TRACE, None, 1, 16)
     assert (len(made.name), len(made.status_message)) == (100, 200)
+    assert len(made.links) == 64
     assert made.attributes == {semconv.OPERATION_NAME: semconv.OPERATION_REFUSED}
+
+
+OTHER = "cd" * 16
+
+
+def linking(id: int, to: int, parent: int | None = None, trace: str = TRACE) -> SpanRow:
+    """What stands in for an agent in a trace of its own that links to another's."""
+    return refused(id, parent, trace_id=OTHER, links=[(trace, f"{to:016x}")])
+
+
+def in_other(span: SpanRow) -> SpanRow:
+    return msgspec.structs.replace(span, trace_id=OTHER)
+
+
+@pytest.mark.parametrize(
+    ("missed", "lacking"),
+    [
+        (linking(3, 1), {"one"}),
+        (linking(3, 2), {"two"}),
+        (linking(3, 9), {"one", "two"}),  # to what did not come
+        (linking(3, 1, trace="ef" * 16), set()),
+        (refused(3, trace_id=OTHER, links=[(TRACE, f"{1:016x}"), (TRACE, f"{2:016x}")]), {"one", "two"}),
+        (refused(3, trace_id=OTHER, links=[(TRACE, f"{1:016x}")], trajectory_id="two"), {"two"}),
+        (refused(3, trace_id=OTHER, links=[("zz", "1"), (5, None), (TRACE.upper(), f"{1:016x}")]), {"one"}),
+    ],
+)
+def test_the_run_that_a_refused_agent_linked_to_lacks_it(missed: SpanRow, lacking: set[str]) -> None:
+    assert incomplete(*TWO, missed) == {id: SAID if id in lacking else "" for id in ("one", "two")}
+
+
+def test_a_link_of_a_refused_agent_counts_where_its_parent_did_not_come() -> None:
+    """As that of one which came."""
+    agents = in_other(span(5, "invoke_agent")), in_other(span(6, "invoke_agent", 5))
+    assert incomplete(*RUN, agents[0], linking(7, 1, 5)) == {TRACE: "", OTHER: SAID}
+    assert incomplete(*RUN, agents[0], linking(7, 1, 4)) == {TRACE: SAID, OTHER: SAID}
+    torn = f"{SAID}; root missing"
+    assert incomplete(*RUN, agents[1], linking(5, 1)) == {TRACE: SAID, OTHER: torn}  # it stood above the one that came
+    below = in_other(refused(7, 5, "deep"))
+    assert incomplete(*RUN, linking(5, 1), below) == {TRACE: f"a span was refused: deep; {SAID}"}
+
+
+def test_the_run_that_a_refused_agent_linked_to_is_whole_when_it_comes() -> None:
+    link = [SpanLink(TRACE, f"{1:016x}")]
+    agent = msgspec.structs.replace(in_other(span(5, "invoke_agent")), links=link)
+    assert incomplete(*RUN, linking(5, 1), agent) == {TRACE: ""}

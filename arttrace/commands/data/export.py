@@ -24,7 +24,7 @@ from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.store.rows import tables
 from arttrace.store.rows.columns import LAST_GIVEN
-from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
+from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT
 from arttrace.store.sql_text import listed, quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -195,7 +195,7 @@ def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
     """One trace after the other, in order of start, some thousand spans at a time, with progress."""
     _, rows = store.sql(
         f"""SELECT trace_id, count(*) FROM span_records
-        WHERE NOT ({IS_MARK}) AND (trajectory_id IN ({LEFT_OUT})) IS NOT TRUE
+        WHERE ({IS_STAND_IN} OR NOT ({IS_MARK})) AND (trajectory_id IN ({LEFT_OUT})) IS NOT TRUE
         GROUP BY trace_id ORDER BY min(start_ns), trace_id"""  # noqa: S608
     )
     bar = Progress(sum(spans for _, spans in rows), "spans", say, tells_short=False)

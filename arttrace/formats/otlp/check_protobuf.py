@@ -16,22 +16,22 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.logs import DAMAGED, instead_of_damaged, traces_of_protobuf
-from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, undamaged, values_of, walk
+from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, readable_fields, undamaged, values_of
 from arttrace.formats.otlp.request import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.integers import INT64
-from arttrace.trajectories.identity.stand_ins import stand_in
+from arttrace.trajectories.identity.stand_ins import SAID, stand_in
 
 _COUNTED_FROM = 1 << 20  # an empty span takes 2 bytes on the wire and 100 times that in memory: count before parsing
 _LATEST_NS = INT64.stop - 1
 _NO_TRACE, _NO_SPAN = bytes(16), bytes(8)
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = 1, 2, 2
 _FIXED64 = 1
-_ATTRIBUTE = 9 << 3 | BYTES
-_SAID = (*(number << 3 | BYTES for number in (1, 2, 4, 5)), 7 << 3 | _FIXED64, _ATTRIBUTE)
+_FIELDS = (*(number << 3 | BYTES for number in (1, 2, 4, 5, 9)), 7 << 3 | _FIXED64)
 """Fields of a span: its trace, itself, its parent, its name, its start and its attributes."""
-_NAMED = (semconv.TRAJECTORY_ID.encode(), semconv.LOG_RECORD.encode())
+_LINK, _IDS = 13 << 3 | BYTES, (1 << 3 | BYTES, 2 << 3 | BYTES)
+"""The field of a span's link, and in one those of what it links to."""
 _IT_IS_DAMAGED, _SPAN_IS_DAMAGED = (f"{what}, or {DAMAGED}" for what in ("it", "a span"))
 
 
@@ -154,10 +154,10 @@ def _instead(span: Span, why: str, content: bytes | None = None) -> SpanRow | No
         parent_span_id=span.parent_span_id.hex(),
         name=span.name,
         start_ns=span.start_time_unix_nano,
-        trajectory_id=next(
-            (pair.value.string_value for pair in span.attributes if pair.key == semconv.TRAJECTORY_ID), None
-        ),
-        is_log_record=_is_log_record(span),
+        attributes={
+            pair.key: pair.value.string_value or pair.value.bool_value for pair in span.attributes if pair.key in SAID
+        },
+        links=((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
         content=content or span.SerializeToString(deterministic=True),
     )
 
@@ -165,13 +165,14 @@ def _instead(span: Span, why: str, content: bytes | None = None) -> SpanRow | No
 def _instead_of_damaged(span: bytes) -> SpanRow | None:
     """The same from the fields that can be read of a span which does not parse."""
     found = Span()
-    with contextlib.suppress(IndexError):
-        for start, value, end, tag in walk(span):
-            if tag == _ATTRIBUTE and not any(name in span[value:end] for name in _NAMED):
-                continue
-            if tag in _SAID:
-                with contextlib.suppress(DecodeError):
-                    found.MergeFromString(span[start:end])
+    for field in readable_fields(span, _FIELDS):
+        with contextlib.suppress(DecodeError):
+            found.MergeFromString(field)
+    for link in readable_fields(span, (_LINK,)):
+        ids = found.links.add()
+        for field in readable_fields(next(values_of(link, _LINK >> 3)), _IDS):
+            with contextlib.suppress(DecodeError):
+                ids.MergeFromString(field)
     return _instead(found, _IT_IS_DAMAGED, span)
 
 

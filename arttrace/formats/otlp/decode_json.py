@@ -37,12 +37,11 @@ from arttrace.formats.otlp.request import (
     unusual,
 )
 from arttrace.formats.otlp.validate import MAX_DEPTH, check_ids, check_times
-from arttrace.records import semconv
 from arttrace.records.span import Attributes, EntityRef, OriginRest, SpanEvent, SpanLink, SpanRest, SpanRow, Typed
 from arttrace.records.values.integers import INT32, INT64, UINT32, UINT64
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.trajectories.identity.stand_ins import stand_in
+from arttrace.trajectories.identity.stand_ins import SAID, stand_in
 
 _SHOWN = 200  # characters of what was wrong
 
@@ -226,14 +225,16 @@ def _stand_in(span: Any, why: str) -> SpanRow | None:
     """What stands in for a span that cannot be read, from what of it can."""
     if not isinstance(span, dict):
         return None
-    start, named, is_log_record = None, None, False
+    start, links = None, []
+    attributes: dict[str, Any] = {}
     with contextlib.suppress(*_INVALID):
         start = integer(span, "startTimeUnixNano", UINT64)
     with contextlib.suppress(*_INVALID):
-        pairs = [pair for pair in array(span, "attributes")[:MAX_ATTRIBUTES] if isinstance(pair, dict)]
-        values = [pair.get("value") for pair in pairs if pair.get("key") == semconv.TRAJECTORY_ID]
-        named = next((value.get("stringValue") for value in values if isinstance(value, dict)), None)
-        is_log_record = any(pair.get("key") == semconv.LOG_RECORD for pair in pairs)
+        links = [(link.get("traceId"), link.get("spanId")) for link in array(span, "links") if isinstance(link, dict)]
+    with contextlib.suppress(*_INVALID):
+        for pair in array(span, "attributes")[:MAX_ATTRIBUTES]:
+            if isinstance(pair, dict) and (key := pair.get("key")) in SAID and isinstance(pair.get("value"), dict):
+                attributes.setdefault(key, pair["value"].get("stringValue", pair["value"].get("boolValue")))
     return stand_in(
         why,
         trace_id=span.get("traceId"),
@@ -241,8 +242,8 @@ def _stand_in(span: Any, why: str) -> SpanRow | None:
         parent_span_id=span.get("parentSpanId"),
         name=span.get("name"),
         start_ns=start,
-        trajectory_id=named,
-        is_log_record=is_log_record,
+        attributes=attributes,
+        links=links,
         content=span,
     )
 

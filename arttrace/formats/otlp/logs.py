@@ -24,7 +24,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.json_fields import array, integer, mapping, object_of, text
-from arttrace.formats.otlp.protobuf_fields import BYTES, undamaged, values_of, walk
+from arttrace.formats.otlp.protobuf_fields import BYTES, readable_fields, undamaged, values_of, walk
 from arttrace.formats.otlp.request import MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
 from arttrace.records.span import SpanEvent, SpanRow
@@ -63,6 +63,12 @@ def traces_of_protobuf(body: bytes) -> tuple[bytes, list[bytes]]:
         if not of_resource.scope_spans:
             del found.resource_spans[-1]
     return found.SerializeToString(), lost
+
+
+def _is_walked(message: bytes) -> bool:
+    with contextlib.suppress(IndexError):
+        return all(True for _ in walk(message))
+    return False
 
 
 def _read(body: bytes) -> tuple[ExportLogsServiceRequest, list[bytes]]:
@@ -116,15 +122,13 @@ def _protobuf(record: LogRecord, name: str, places: _Places) -> Span:
 def instead_of_damaged(record: bytes, why: str) -> SpanRow | None:
     """What stands in for a record that does not parse, from the fields of it that can be read. None where its trace is
     not known, or it is no GenAI event."""
-    found, names = LogRecord(), [b""]
-    try:
-        for start, value, end, tag in walk(record):
-            if tag == _EVENT or (tag == _ATTRIBUTE and _EVENT_NAME.encode() in record[value:end]):
-                names.append(record[value:end])
-            elif tag in _SAID:
-                with contextlib.suppress(DecodeError):
-                    found.MergeFromString(record[start:end])
-    except IndexError:  # its name may have been behind
+    found = LogRecord()
+    for field in readable_fields(record, _SAID):
+        with contextlib.suppress(DecodeError):
+            found.MergeFromString(field)
+    names = list(readable_fields(record, (_EVENT,)))
+    names += [one for one in readable_fields(record, (_ATTRIBUTE,)) if _EVENT_NAME.encode() in one]
+    if not _is_walked(record):  # its name may have been behind
         names.append(_PREFIX.encode())
     if not any(_PREFIX.encode() in name for name in names):
         return None
@@ -133,7 +137,7 @@ def instead_of_damaged(record: bytes, why: str) -> SpanRow | None:
         trace_id=found.trace_id.hex(),
         parent_span_id=found.span_id.hex(),
         start_ns=found.time_unix_nano or found.observed_time_unix_nano,
-        is_log_record=True,
+        attributes={semconv.LOG_RECORD: True},
         content=record,
     )
 
@@ -228,7 +232,7 @@ def instead_of_unread(record: Any, why: str) -> SpanRow | None:
         trace_id=record.get("traceId"),
         parent_span_id=record.get("spanId"),
         start_ns=start,
-        is_log_record=True,
+        attributes={semconv.LOG_RECORD: True},
         content=record,
     )
 

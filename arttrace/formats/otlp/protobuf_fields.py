@@ -5,7 +5,8 @@ A message is a row of fields: a tag, then a varint, 8 bytes, a length and its by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 BYTES = 2
 """The kind of a field that holds a length and its bytes: text, bytes and messages."""
@@ -109,3 +110,11 @@ def _split(message: bytes, number: int) -> tuple[bytes, list[bytes]]:
 def values_of(message: bytes, number: int) -> Iterator[bytes]:
     """The values of a field that holds bytes, each time it occurs. Raises IndexError as `walk`."""
     return (message[value:end] for _, value, end, tag in walk(message) if tag == number << 3 | BYTES)
+
+
+def readable_fields(message: bytes, tags: Collection[int]) -> Iterator[bytes]:
+    """The fields with these tags, each as a message of its own, up to where a damaged message cannot be walked."""
+    with contextlib.suppress(IndexError):
+        for start, _, end, tag in walk(message):
+            if tag in tags:
+                yield message[start:end]

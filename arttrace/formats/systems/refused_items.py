@@ -8,7 +8,6 @@ from typing import Any
 
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.systems import braintrust, langsmith, phoenix
-from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
@@ -23,12 +22,16 @@ def instead_of(item: Any, why: str) -> SpanRow | None:
     if not isinstance(item, dict):
         return None
     if item.get("type") == "span" and "trace_id" in item and "root_span_id" not in item:
-        attributes = item.get("attributes")
+        attributes, links = item.get("attributes"), item.get("links")
         return stand_in(
             why,
             **{name: item.get(name) for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns")},
-            trajectory_id=attributes.get(semconv.TRAJECTORY_ID) if isinstance(attributes, dict) else None,
-            is_log_record=isinstance(attributes, dict) and semconv.LOG_RECORD in attributes,
+            attributes=attributes if isinstance(attributes, dict) else {},
+            links=[
+                (link.get("trace_id"), link.get("span_id"))
+                for link in (links if isinstance(links, list) else ())
+                if isinstance(link, dict)
+            ],
             content=item,
         )
     trace, own, parent = _ids(item)

@@ -19,7 +19,7 @@ from arttrace.records import semconv
 from arttrace.records.values.units import quantity
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.duckdb_file import copy_beside, create, name_of
-from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
+from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT
 from arttrace.store.sql_text import quoted
 from arttrace.store.transactions import registered
 from arttrace.system.errors import StoreError
@@ -255,13 +255,18 @@ def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequenc
 
 def _copy(connection: duckdb.DuckDBPyConnection) -> None:
     """From the store to the one that is attached as `kept`, of the traces in _traces and the runs in _trajectories."""
-    for table in ("span_records", "prompts", "token_prompts", "links"):
+    for table in ("span_records", "prompts", "token_prompts"):
         wanted = f"SELECT * FROM {table} WHERE trace_id IN (SELECT id FROM _traces) ORDER BY rowid"  # noqa: S608
         connection.execute(f"INSERT INTO kept.{table} {wanted}")
     connection.execute(
-        f"""INSERT INTO kept.span_records SELECT * FROM span_records WHERE {IS_MARK} AND arrived_ns >= ?
-        AND trace_id NOT IN (SELECT id FROM _traces)""",  # noqa: S608
+        f"""INSERT INTO kept.span_records SELECT * FROM span_records WHERE {IS_MARK}
+        AND trace_id NOT IN (SELECT id FROM _traces) AND (arrived_ns >= ? OR {IS_STAND_IN} AND (
+            trajectory_id IN (SELECT id FROM _trajectories) OR trace_id IN (
+            SELECT trace_id FROM links WHERE linked_trace_id IN (SELECT id FROM _traces))))""",  # noqa: S608
         [time.time_ns() - _MARKS_KEPT_NS],
+    )
+    connection.execute(
+        "INSERT INTO kept.links SELECT * FROM links WHERE trace_id IN (SELECT trace_id FROM kept.span_records)"
     )
     connection.execute(
         """INSERT INTO kept.texts SELECT * FROM texts WHERE id IN (

@@ -9,7 +9,6 @@ import duckdb
 import msgspec
 
 from arttrace.formats.journal_entry import decode_payload
-from arttrace.records import semconv
 from arttrace.records.record import PlainRecord, Record
 from arttrace.records.span import SpanRow
 from arttrace.store.rows.encode import EncodedSpan, encode_rows
@@ -94,8 +93,8 @@ def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
                     parent_span_id=record.parent_span_id,
                     name=record.name,
                     start_ns=record.start_ns,
-                    trajectory_id=record.attributes.get(semconv.TRAJECTORY_ID),
-                    is_log_record=semconv.LOG_RECORD in record.attributes,
+                    attributes=record.attributes,
+                    links=[(link.trace_id, link.span_id) for link in record.links],
                 )
         else:
             for record in records:

@@ -21,13 +21,12 @@ from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
-from arttrace.store.rows.tables import OPERATION, SPANS
+from arttrace.store.rows.tables import OPERATION, SPANS, TRAJECTORY_ID
 from arttrace.system.journal import Segment, list_segments
 
 _log = logging.getLogger("arttrace")
 _READ = {
-    name: list(SPANS.columns).index(name)
-    for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns", "trajectory_id")
+    name: list(SPANS.columns).index(name) for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns")
 }
 """Where a row of `span_records` has what `stand_in` takes of a span."""
 
@@ -122,9 +121,13 @@ def _store_apart(writer: Writer, records: Sequence[EncodedRecord], refused: list
             refused.append(f"{type(error).__name__} in a {kind.__name__}")
             if isinstance(record, EncodedSpan) and record.columns[OPERATION] != semconv.OPERATION_REFUSED:
                 read = {name: record.columns[at] for name, at in _READ.items()}
-                if read["trajectory_id"] == record.trace_id:  # as of a span that names none: its parent's counts
-                    read["trajectory_id"] = None
-                for one in encoded_stand_in(error, **read):
+                named = record.columns[TRAJECTORY_ID]
+                said = {semconv.OPERATION_NAME: record.columns[OPERATION], semconv.TRAJECTORY_ID: named}
+                if named == record.trace_id:  # as of a span that names none: its parent's counts
+                    del said[semconv.TRAJECTORY_ID]
+                links = record.span.links if record.span is not None else ()
+                ties = [(link.trace_id, link.span_id) for link in links]
+                for one in encoded_stand_in(error, **read, attributes=said, links=ties):
                     _store_apart(writer, [one], [])
             return 0
     middle = len(records) // 2

@@ -153,7 +153,7 @@ class Writer:
                 odd.add(trace_id)
             if columns[TRAJECTORY_ID] is not None:
                 named.add(columns[TRAJECTORY_ID])
-            if parts.span is not None and columns[OPERATION] == semconv.OPERATION_INVOKE_AGENT:
+            if parts.span is not None and columns[OPERATION] in trace_links.LINKING:
                 agents.append(parts.span)
         self._insert(tables.LINKS, trace_links.links_of(agents))
         span_membership.mark(self._connection, traces, odd)

@@ -1,4 +1,5 @@
-"""Traces joined by span links: an agent in a trace of its own that links to the span which called it.
+"""Traces joined by span links: an agent in a trace of its own that links to the span which called it, or what stands in
+for one that was refused.
 
 Which trace links to which is read off the spans, and kept so that nobody has to look through all of them.
 """
@@ -11,12 +12,17 @@ import duckdb
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.store.rows.left_out import IS_STAND_IN
 from arttrace.store.rows.tables import LINKS
 from arttrace.store.transactions import transaction
 
 _FIND = f"""INSERT INTO links
     SELECT DISTINCT trace_id, unnest(json_extract_string(document, '$.links[*].trace_id')) AS linked
-    FROM span_records WHERE operation = '{semconv.OPERATION_INVOKE_AGENT}' AND contains(document, '"links":[')"""  # noqa: S608
+    FROM span_records
+    WHERE (operation = '{semconv.OPERATION_INVOKE_AGENT}' OR {IS_STAND_IN}) AND contains(document, '"links":[')"""  # noqa: S608
+
+LINKING = (semconv.OPERATION_INVOKE_AGENT, semconv.OPERATION_REFUSED)
+"""The operations of the spans whose links join traces."""
 
 
 def find(connection: duckdb.DuckDBPyConnection) -> None:

@@ -13,12 +13,14 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
 from arttrace.records import semconv
-from arttrace.records.span import SpanRow
+from arttrace.records.span import SpanLink, SpanRow
 from arttrace.records.values.integers import INT64
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import text
@@ -26,8 +28,11 @@ from arttrace.trajectories.decoding.operation import operation
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate
 from arttrace.trajectories.identity.membership import Home, is_of_a_run
 
+SAID: Final = (semconv.TRAJECTORY_ID, semconv.OPERATION_NAME, semconv.LOG_RECORD)
+"""The attributes of which a stand-in is made."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NAME, _ID, _WHY = 100, 200, 200
-_REASONS = 3
+_REASONS, _LINKS = 3, 64
 _NO_TIME = 1
 _canonical = msgspec.json.Encoder(order="sorted")
 _trace_id, _span_id = re.compile(r"(?!0+$)[0-9a-f]{32}", re.ASCII), re.compile(r"(?!0+$)[0-9a-f]{16}", re.ASCII)
@@ -41,13 +46,13 @@ def stand_in(
     parent_span_id: Any = None,
     name: Any = None,
     start_ns: Any = None,
-    trajectory_id: Any = None,
-    is_log_record: bool = False,
+    attributes: Mapping[str, Any] = _NOTHING,
+    links: Iterable[tuple[Any, Any]] = (),
     content: Any = None,
 ) -> SpanRow | None:
     """What stands in for a span, or for a log record about the span `parent_span_id`, from whatever was read of it: ids
-    in hex, the start in nanoseconds since 1970, and the trajectory that it names. `content` is all of it as it came,
-    bytes or of JSON. None where its trace is not known."""
+    in hex, the start in nanoseconds since 1970, of its attributes those of `SAID`, and (trace id, span id) of its
+    links. `content` is all of it as it came, bytes or of JSON. None where its trace is not known."""
     trace = _id(trace_id, _trace_id)
     if trace is None:
         return None
@@ -55,22 +60,34 @@ def stand_in(
     name = name[:_NAME].encode(errors="replace").decode() if isinstance(name, str) else ""
     begin = start_ns if isinstance(start_ns, int) and 0 < start_ns < INT64.stop else _NO_TIME
     parent = _id(parent_span_id, _span_id)
-    attributes: dict[str, Any] = {semconv.OPERATION_NAME: semconv.OPERATION_REFUSED}
-    if is_log_record:
-        attributes[semconv.LOG_RECORD] = True
+    kept: dict[str, Any] = {semconv.OPERATION_NAME: semconv.OPERATION_REFUSED}
+    if attributes.get(semconv.LOG_RECORD):
+        kept[semconv.LOG_RECORD] = True
+    trajectory_id = attributes.get(semconv.TRAJECTORY_ID)
     if isinstance(trajectory_id, str) and 0 < len(trajectory_id) <= _ID and trajectory_id.isprintable():
-        attributes[semconv.TRAJECTORY_ID] = trajectory_id
+        kept[semconv.TRAJECTORY_ID] = trajectory_id
+    own = _id(span_id, _span_id) or _made_up(content, trace, parent, name, begin)
     return SpanRow(
         trace_id=trace,
-        span_id=_id(span_id, _span_id) or _made_up(content, trace, parent, name, begin),
+        span_id=own,
         parent_span_id=parent,
         name=name,
         start_ns=begin,
         end_ns=0,
         status_code=2,
         status_message=why,
-        attributes=attributes,
+        attributes=kept,
+        links=_ties(attributes.get(semconv.OPERATION_NAME), links, (trace, own)),
     )
+
+
+def _ties(said: Any, links: Iterable[tuple[Any, Any]], own: SpanKey) -> list[SpanLink]:
+    """The links of what may be an agent: those of anything else tie it to no run."""
+    if isinstance(said, str) and said != semconv.OPERATION_INVOKE_AGENT:
+        return []
+    keys = ((_id(trace, _trace_id), _id(span, _span_id)) for trace, span in links)
+    whole = dict.fromkeys((trace, span) for trace, span in keys if trace and span and (trace, span) != own)
+    return [SpanLink(trace, span) for trace, span in islice(whole, _LINKS)]
 
 
 def _made_up(content: Any, *read: Any) -> str:
@@ -103,11 +120,13 @@ def refused(
     stand_ins: Iterable[SpanRow], spans: Mapping[SpanKey, UniqueSpan], homes: Mapping[SpanKey, Home]
 ) -> dict[str, list[UniqueSpan]]:
     """By trajectory, what stands in for spans of it that did not come otherwise. It is the trajectory that the refused
-    span named, else that of its parent; where neither is known, each that has a part in its trace may lack it."""
+    span named, else that of its parent. Where neither is known it may be the one that it, or what was refused above it,
+    links to, and each that has a part in its trace."""
     unique = deduplicate(stand_ins)
     if not unique:
         return {}
-    of_traces: dict[str, set[str]] = {trace: set() for trace, _ in unique}
+    linked = {link.trace_id for one in unique.values() for link in one.row.links}
+    of_traces: dict[str, set[str]] = {trace: set() for trace in {*linked, *(trace for trace, _ in unique)}}
     runs = {homes[key].id for key, span in spans.items() if is_of_a_run(span.row)}
     for (trace, _), home in homes.items():
         if trace in of_traces and home.id in runs:
@@ -116,25 +135,29 @@ def refused(
     for key, one in unique.items():
         if key in spans and spans[key].row.end_ns > 0:
             continue
-        above = homes.get(_parent(key, unique))
+        path = _upwards(key, unique)
+        above = homes.get(path[-1])
         if (named := text(one.row.attributes.get(semconv.TRAJECTORY_ID))) is not None:
             lacking = {named}
         elif above is not None and above.id in runs:
             lacking = {above.id}
         else:
-            lacking = of_traces[key[0]]
+            lacking = set(of_traces[key[0]])
+            for link in (link for at in path if at in unique for link in unique[at].row.links):
+                tied = homes.get((link.trace_id, link.span_id))
+                lacking |= of_traces[link.trace_id] if tied is None else {tied.id} & runs
         for run in lacking:
             found.setdefault(run, []).append(one)
     return found
 
 
-def _parent(key: SpanKey, stand_ins: Mapping[SpanKey, UniqueSpan]) -> SpanKey:
-    """The nearest span above that did come, or should have."""
-    seen: set[SpanKey] = set()
-    while key in stand_ins and key not in seen:
-        seen.add(key)
+def _upwards(key: SpanKey, stand_ins: Mapping[SpanKey, UniqueSpan]) -> list[SpanKey]:
+    """What was refused from this one upwards, and the nearest span above that did come, or should have."""
+    path: list[SpanKey] = []
+    while key in stand_ins and key not in path:
+        path.append(key)
         key = key[0], stand_ins[key].row.parent_span_id or ""
-    return key
+    return [*path, key]
 
 
 def reasons(stand_ins: Iterable[UniqueSpan]) -> list[str]:
