@@ -55,7 +55,7 @@ def conversations(trajectory: Trajectory) -> list[Conversation]:
     """Every branch that holds a message not seen before, agents and branches in order of time. An answer that was cut
     off is a conversation of its own, with the fault, behind that of the answers before it; so is one cut short that
     holds tool calls, since it cannot be told how much of their text is the model's."""
-    cut, unended = _without_end(trajectory)
+    cut, unended = without_end(trajectory)
     found = []
     for branch in branches(trajectory):
         targets = tuple(at for at, is_target in enumerate(branch.is_target) if is_target)
@@ -98,7 +98,7 @@ def _apart(conversation: Conversation, faults: Mapping[int, NotTrained]) -> list
 def branches(trajectory: Trajectory) -> list[Branch]:
     """The branches of `conversations`, each up to its last target. Answers that several share are targets in one that
     ends with a whole answer, where there is one."""
-    cut, _ = _without_end(trajectory)
+    cut, _ = without_end(trajectory)
     nodes = {node.id: node for node in trajectory.nodes}
     parents = {node.parent_id for node in trajectory.nodes}
     tools: dict[str, tuple[dict[str, Any], ...]] = {}
@@ -146,7 +146,7 @@ def opening(trajectory: Trajectory) -> Conversation | None:
     return Conversation(trajectory.id, branch.agent_id, messages, (first,), branch.tools, branch.fault)
 
 
-def _without_end(trajectory: Trajectory) -> tuple[set[str], set[str]]:
+def without_end(trajectory: Trajectory) -> tuple[set[str], set[str]]:
     """The nodes of answers that were cut off, and those of answers that are used though the model did not end them.
 
     Cut off is what was all broken off before its end and nobody went on from: what a program goes on from it took for

@@ -1,7 +1,8 @@
 """Trajectory groups of OpenPipe's ART, as its `TrajectoryGroup` is written as JSON. Pure.
 
-An answer of the run is a choice, which ART trains on; every other message is context. Token ids stand where ART looks
-for them: in the `token` of a log-probability, as `token_id:N`.
+An answer of the run is a choice, which ART trains on; every other message is context, and so is an answer that failed
+or was broken off, for which a choice has no word. Token ids stand where ART looks for them: in the `token` of a
+log-probability, as `token_id:N`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from arttrace.formats.datasets.forms import Row, Unsuitable
 from arttrace.records.call import Choice
 from arttrace.records.message import Message
 from arttrace.records.sequence import NotTrained
-from arttrace.records.trajectory import AgentCall, Trajectory
-from arttrace.trajectories.conversations import Branch, branches
+from arttrace.records.trajectory import AgentCall, MessageNode, Trajectory
+from arttrace.records.values.finish_reasons import BROKEN, CUT_SHORT
+from arttrace.trajectories.conversations import Branch, branches, without_end
 from arttrace.wire.messages import openai_message
 
+_SAID = "messages_and_choices"
+_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 _SCALARS = (str, int, float, bool, type(None))
 
 
+BROKEN_OFF = "answers that failed or were broken off, written as messages that ART does not train on"
 NO_TOKENS = "answers written without their token ids, which ART holds beside a log-probability for each"
 
 
@@ -37,14 +42,17 @@ def trajectory(run: Trajectory, reward: float | None, lost: Counter[str]) -> Row
     root = run.agents[0].id if run.agents else all_branches[0].agent_id
     main = next((branch for branch in reversed(all_branches) if branch.agent_id == root), all_branches[0])
     calls = {placed.call.span_id: placed for placed in run.calls}
+    ends = without_end(run)
     row: Row = {
-        **_history(main, calls, lost),
-        "additional_histories": [_history(branch, calls, lost) for branch in all_branches if branch is not main],
+        **_history(main, calls, ends, lost),
+        "additional_histories": [_history(branch, calls, ends, lost) for branch in all_branches if branch is not main],
         "reward": reward,
         "metrics": _metrics(run),
         "metadata": _metadata(run),
         "logs": [run.error] if run.error else [],
     }
+    if not any("finish_reason" in said for one in (row, *row["additional_histories"]) for said in one[_SAID]):
+        raise Unsuitable(NotTrained.CUT_OFF)
     versions = [
         int(number)
         for version in run.policy_versions
@@ -60,34 +68,45 @@ def group(key: str, trajectories: Sequence[Row]) -> Row:
     return {"trajectories": list(trajectories), "exceptions": [], "metadata": {"group": key}, "metrics": {}, "logs": []}
 
 
-def _history(branch: Branch, calls: dict[str, AgentCall], lost: Counter[str]) -> Row:
+def _history(branch: Branch, calls: dict[str, AgentCall], ends: tuple[set[str], set[str]], lost: Counter[str]) -> Row:
     if branch.fault is not None:
         raise Unsuitable(branch.fault)
+    cut, unended = ends
     said: list[Row] = []
     for node, is_target in zip(branch.nodes, branch.is_target, strict=True):
         if not is_target:
             said.append(openai_message(node.message))
             continue
-        span_id, index = node.sampled_by[0]
-        placed = calls.get(span_id)
-        choices = placed.call.choices if placed is not None else ()
-        choice = next((one for one in choices if one.index == index), None)
-        said.append(choice_row := _choice(node.message, choice))
+        choice = _sampled(node, calls)
+        reason = choice.end if choice is not None else None
+        if node.id in cut or reason in BROKEN or (node.id in unended and reason not in CUT_SHORT):
+            said.append(openai_message(node.message))
+            lost[BROKEN_OFF] += 1
+            continue
+        said.append(choice_row := _choice(node.message, choice, reason))
         if choice is not None and choice.token_ids is not None and choice_row["logprobs"] is None:
             lost[NO_TOKENS] += 1
-    return {"messages_and_choices": said, "tools": list(branch.tools) or None}
+    return {_SAID: said, "tools": list(branch.tools) or None}
 
 
-_REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
+def _sampled(node: MessageNode, calls: dict[str, AgentCall]) -> Choice | None:
+    """The choice that an answer came as; of several the first that did not fail."""
+    found = [
+        choice
+        for span_id, index in node.sampled_by
+        if span_id in calls
+        for choice in calls[span_id].call.choices
+        if choice.index == index
+    ]
+    return next((one for one in found if one.end not in BROKEN), found[0] if found else None)
 
 
-def _choice(message: Message, choice: Choice | None) -> Row:
+def _choice(message: Message, choice: Choice | None, reason: str | None) -> Row:
     message_row = {"content": None, **openai_message(message), "role": "assistant"}
     if isinstance(message_row["content"], list):
         raise Unsuitable(NotTrained.NOT_TEXT)
-    reason = choice.finish_reason if choice is not None else None
     if reason not in _REASONS:
-        reason = "tool_calls" if message.tool_calls else "stop"
+        reason = "length" if reason in CUT_SHORT else "tool_calls" if message.tool_calls else "stop"
     for at, call in enumerate(message_row.get("tool_calls", ())):
         call["id"] = call["id"] or f"call_{at}"
     return {"finish_reason": reason, "index": 0, "logprobs": _logprobs(choice), "message": message_row}
