@@ -317,9 +317,9 @@ async def test_swaps_under_load_fail_no_request_and_mix_no_policies(site: Site) 
 
     async with httpx.AsyncClient(base_url=site.serving.url, timeout=600) as http:
 
-        async def agent() -> None:
+        async def agent(model: str) -> None:
             while not stop.is_set():
-                body = {"model": "policy:latest", "messages": MESSAGES, "max_tokens": 24}
+                body = {"model": model, "messages": MESSAGES, "max_tokens": 24}
                 answer = await http.post("/v1/chat/completions", json=body)
                 assert answer.status_code == 200, answer.text
                 assert answer.json()["model"] == _policy_of(answer)
@@ -332,7 +332,9 @@ async def test_swaps_under_load_fail_no_request_and_mix_no_policies(site: Site) 
                 while all(version != f"policy@{step}" for version, _ in answers):
                     await asyncio.sleep(0.1)
 
-        agents = [asyncio.create_task(agent()) for _ in range(32)]
+        # vLLM computes rows of the base model in one batch with those of adapters.
+        models = ["policy:latest"] * 30 + ["policy@0"] * 2
+        agents = [asyncio.create_task(agent(model)) for model in models]
         for step in range(before, before + 3):
             await answered_by(step)
             assert await asyncio.to_thread(site.publish, step + 1) > 0
@@ -341,11 +343,11 @@ async def test_swaps_under_load_fail_no_request_and_mix_no_policies(site: Site) 
         await asyncio.gather(*agents)
 
     versions = {version for version, _ in answers}
-    assert {f"policy@{step}" for step in range(before, before + 4)} <= versions
+    assert {"policy@0", *(f"policy@{step}" for step in range(before, before + 4))} <= versions
     for version in versions:
         for data in [data for stamped, data in answers if stamped == version][-6:]:
             choice = data["choices"][0]
-            adapter = site.adapters[int(version.removeprefix("policy@"))]
+            adapter = site.adapters.get(int(version.removeprefix("policy@")))
             expected = reference_logprobs(site.base_model, adapter, data["prompt_token_ids"], choice["token_ids"])
             assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == pytest.approx(expected, abs=1e-3)
     async with asyncio.timeout(60):

@@ -1,6 +1,7 @@
 """Run as a module: vLLM's API server, whose processes look for garbage seldom: they import for seconds.
 
-vLLM spawns its engine's process. That imports this module as its main one, so the same holds there.
+vLLM spawns its engine's process. That imports this module as its main one, so the same holds there, and on a CPU LoRAs
+are computed there by our functions.
 """
 
 import importlib.util
@@ -9,6 +10,14 @@ import runpy
 from arttrace.system.processes import collect_garbage_seldom
 
 collect_garbage_seldom()
+
+if __name__ == "__mp_main__":
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        from trainer.gateway.engines.vllm.adapters import multiply_by_adapter
+
+        multiply_by_adapter()
 
 if __name__ == "__main__":
     if importlib.util.find_spec("vllm.entrypoints.launchers"):
