@@ -35,6 +35,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Store.open(DataDir(root), create=True) as store:
         store.append([*_run("aaaa-1", "in Bern", "Bern"), *_run("bbbb-2", "in Basel [b] \x1b[31m", "Basel")])
         store.append([*_run("cccc-3", "in Bern", "Genf"), *_run("dddd-4", "in Bern", "Bern")])
+        store.append(_run("eeee-5", "in Bern", "in the old town of Bern, " * 4))
         store.append([Reward(id="r", trajectory_id="aaaa-1", value=1.0)])
     return root
 
@@ -71,6 +72,15 @@ def test_two_columns_that_fit_the_page_and_say_no_control_characters(root: Path)
     assert right.strip().startswith('find({ "id": 7 }) -> in Basel [b]')
     assert "3 steps alike" in shown
     assert "2 more (--limit)" in diff(root, "aaaa", "cccc", "--limit", "1").output
+
+
+def test_a_separator_stands_on_each_line_of_a_row_that_wraps(root: Path) -> None:
+    shown = diff(root, "aaaa", "eeee").output.splitlines()
+    rows = shown[shown.index("From here they part:") + 1 :]
+    assert [line.count("│") for line in rows] == [1] * len(rows)
+    assert len({line.index("│") for line in rows}) == 1
+    left = [line.partition("│")[0].strip() for line in rows]
+    assert "" in left, "the right one of a row is longer"
 
 
 def test_runs_that_are_alike_and_ids_that_are_not_there(root: Path) -> None:

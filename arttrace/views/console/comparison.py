@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 import msgspec
+from rich.box import MINIMAL
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -144,18 +145,16 @@ def side_by_side(found: Comparison, page: Console, names: Sequence[str]) -> Rend
         for head, side in zip(heads, found.sides, strict=True):
             lines += [Text(), head, *map(_cell, side.steps), *_more(side)]
         return Group(*lines)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
-    table.add_column(ratio=1, overflow="fold")
-    table.add_column(width=1)
-    table.add_column(ratio=1, overflow="fold")
-    table.add_row(heads[0], "│", heads[1])
+    table = Table(box=MINIMAL, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1), expand=True)
+    for _ in found.sides:
+        table.add_column(ratio=1, overflow="fold")
+    table.add_row(*heads)
     for a, b in found.rows:
         left = Text() if a is None else _cell(found.sides[0].steps[a])
         right = Text() if b is None else _cell(found.sides[1].steps[b])
-        table.add_row(left, "│", right, style="dim" if left == right else "")
+        table.add_row(left, right, style="dim" if left == right else "")
     if any(side.more for side in found.sides):
-        ends = [Text().join(_more(side)) for side in found.sides]
-        table.add_row(ends[0], "│", ends[1])
+        table.add_row(*(Text().join(_more(side)) for side in found.sides))
     return Group(*lines, table)
 
 
