@@ -1,9 +1,11 @@
 """arttrace: turn the agent you already run into training data, and the training data into a better model."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from arttrace.capture.api import (
         current_trajectory,
         flush,
@@ -57,6 +59,8 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever imports only records or the store does not pay for capture.
     if name not in __all__:
         raise AttributeError(f"module 'arttrace' has no attribute {name!r}")
+    from importlib import import_module
+
     module = import_module(f"arttrace.{_MODULES.get(name, 'capture.api')}")
     value = globals()[name] = getattr(module, name)
     return value

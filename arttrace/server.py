@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from arttrace.__main__ import main as command_line
+
 CHECKPOINTS = "checkpoints"
 
 
@@ -32,10 +34,8 @@ def serve_arguments(given: Sequence[str], environment: Mapping[str, str]) -> lis
 
 def main() -> None:
     """Serve until Ctrl-C, which saves the step under way first."""
-    from arttrace.commands import main as command_line
-
     sys.argv[1:] = serve_arguments(sys.argv[1:], os.environ)
-    command_line("arttrace")  # whose help names commands: there is no `art-server serve`
+    command_line()  # whose help names commands: there is no `art-server serve`
 
 
 if __name__ == "__main__":

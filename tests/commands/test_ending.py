@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ main()
 """
 AMID_AN_IMPORT = """
 import signal, sys
-from arttrace.commands import main
+from arttrace.__main__ import main
 
 class Named:
     def __set_name__(self, owner, name):
@@ -84,6 +85,23 @@ def test_a_signal_amid_an_import_ends_the_command_when_it_is_done(
     program = [sys.executable, "-c", AMID_AN_IMPORT, *command, str(int(number)), imported]
     done = subprocess.run(program, env=environment(data), capture_output=True, text=True, timeout=WAITS_S)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{said}\ninterrupted\n")
+
+
+@pytest.mark.parametrize("imported", ["arttrace.commands", "importlib.metadata", "click"])
+def test_ctrl_c_while_the_command_line_is_imported_ends_it_in_a_line(imported: str, data: DataDir) -> None:
+    program = [sys.executable, "-c", AMID_AN_IMPORT, "ls", str(int(signal.SIGINT)), imported]
+    done = subprocess.run(program, env=environment(data), capture_output=True, text=True, timeout=WAITS_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+
+
+@pytest.mark.parametrize("script", ["arttrace", "art-server"])
+def test_the_scripts_import_next_to_nothing_before_they_see_to_ctrl_c(script: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module = project["project"]["scripts"][script].partition(":")[0]
+    program = f"import sys; before = set(sys.modules); import {module}; print(*sorted(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "arttrace.__main__" in found.split()
+    assert not {"arttrace.commands", "typing", "re", "importlib.metadata"} & set(found.split())
 
 
 def left_behind(data: DataDir) -> set[str]:
