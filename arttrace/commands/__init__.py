@@ -111,14 +111,14 @@ class _LazyGroup(click.Group):
         known = _COMMANDS.get(cmd_name, _Command("", ""))
         try:
             if known.module:
-                with signals_after_imports():
+                with signals_after_imports(takes_long=False):
                     command: click.Command = import_module(known.module).command
                 read_as_typed(command)
                 return command
             for point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
                 if cmd_name in _COMMANDS:
                     _check_trainer()
-                with signals_after_imports():
+                with signals_after_imports(takes_long=False):
                     loaded: click.Command = point.load()
                 read_as_typed(loaded)
                 return loaded

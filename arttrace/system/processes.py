@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
+
+_WAITS = "ends when the libraries that it is loading are loaded; Ctrl-C again does not wait"
 
 
 def is_alive(pid: int) -> bool:
@@ -44,26 +46,21 @@ def collect_garbage_seldom() -> None:
 
 
 @contextlib.contextmanager
-def signals_after_imports() -> Iterator[None]:
-    """In the body, which imports libraries, Ctrl-C or SIGTERM waits until it is done; a second one does not.
+def signals_after_imports(*, takes_long: bool = True) -> Iterator[None]:
+    """In the body, which imports libraries, Ctrl-C or SIGTERM waits until it is done; a second one does not. Where it
+    `takes_long` standard error says so.
 
     What handles them raises KeyboardInterrupt. Amid an import that comes out as another exception (of `__set_name__`),
     aborts C++ code, or leaves a lock held, such as logging's, for which other threads then wait for ever.
     """
-    if threading.current_thread() is not threading.main_thread():
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    waits_already = any(isinstance(handler, _Waits) for handler in found.values())
+    if waits_already or threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in found.items() if callable(handler)}
 
-    def wait(number: int, frame: FrameType | None) -> None:
-        if came:
-            came.clear()
-            handlers[signal.Signals(number)](number, frame)
-        else:
-            came.append(number)
-
+    wait = _Waits(handlers, takes_long)
     for number in handlers:
         signal.signal(number, wait)
     try:
@@ -71,5 +68,23 @@ def signals_after_imports() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if wait.came:
+            signal.raise_signal(wait.came)
+
+
+class _Waits:
+    """Keeps the first signal; the second goes to what handled it before."""
+
+    def __init__(self, handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]], takes_long: bool) -> None:
+        self.came = 0
+        self._handlers, self._takes_long = handlers, takes_long
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.came:
+            self.came = 0
+            self._handlers[signal.Signals(number)](number, frame)
+            return
+        self.came = number
+        if self._takes_long:
+            with contextlib.suppress(Exception):  # amid a line that is being written, say
+                print(f"\n{_WAITS}", file=sys.stderr, flush=True)

@@ -48,6 +48,7 @@ imported, number = sys.argv.pop(), int(sys.argv.pop())
 sys.meta_path.insert(0, AmidTheImport())
 main()
 """
+WAITING = "ends when the libraries that it is loading are loaded; Ctrl-C again does not wait\n"
 JUDGED = ("score", "--judge", "openai/any", "--judge-base-url", "http://127.0.0.1:9/v1")
 KEEPERS = (("view", "--port", "0"), ("collect", "--port", "0"))
 
@@ -211,6 +212,16 @@ def test_without_a_handler_of_the_command_it_is_ctrl_c() -> None:
         with ended_as_by_ctrl_c(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_of_imports_that_wait_in_each_other_one_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def load() -> None:
+        with signals_after_imports(), signals_after_imports():
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        load()
+    assert capsys.readouterr().err == f"\n{WAITING}"
 
 
 def test_a_second_signal_does_not_wait_for_imports() -> None:
