@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,28 +11,45 @@ import click
 
 from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.base.settings import Settings
-from arttrace.capture.export.shipping.delivery import Delivered, Delivery, NotNow, ShippingLock, sizes, undelivered
+from arttrace.capture.export.shipping.delivery import (
+    Delivered,
+    Delivery,
+    NotNow,
+    ShippingLock,
+    read_offsets,
+    sizes,
+    undelivered,
+)
 from arttrace.capture.export.shipping.forwarding import waiting
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.shared.options import dir_option
-from arttrace.records.values.units import quantity, size_text
+from arttrace.records.values.units import duration_text, quantity, size_text
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
+_SAID_EVERY_S = 60.0
 
 
 @click.command("ship")
 @click.option("--endpoint", help="Base URL of the collector.  [default: $ARTTRACE_ENDPOINT]")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.0),
+    default=600.0,
+    show_default=True,
+    help="Seconds for which a receiver that takes nothing is tried again; 0: it is tried once.",
+)
 @dir_option
-def command(endpoint: str | None, data: DataDir) -> None:
+def command(endpoint: str | None, timeout: float, data: DataDir) -> None:
     """Deliver every span that waits in the data directory to its collector and receivers, then exit.
 
     Captured processes do this themselves while they run; this command delivers what they could not deliver before they
     ended. Spans of processes that captured without an endpoint are delivered too, unless there is a store here, which
-    ingests them. A collector that does not answer is tried again until Ctrl-C; nothing is lost meanwhile. The bearer
-    token is ARTTRACE_API_KEY; the receivers are those of ARTTRACE_ENDPOINT and OTEL_EXPORTER_OTLP_*, and Langfuse with
+    ingests them. A collector that does not answer is tried again, up to 30 seconds apart, until it has taken nothing
+    for --timeout seconds. The exit code is 1 then, and nothing is lost: start the command again later. The bearer token
+    is ARTTRACE_API_KEY; the receivers are those of ARTTRACE_ENDPOINT and OTEL_EXPORTER_OTLP_*, and Langfuse with
     ARTTRACE_LANGFUSE=1.
     """
     settings = Settings.resolve(dir=data.root, endpoint=endpoint)
@@ -52,7 +70,7 @@ def command(endpoint: str | None, data: DataDir) -> None:
             "Pass --endpoint URL or set ARTTRACE_ENDPOINT, or OTEL_EXPORTER_OTLP_ENDPOINT for a receiver, or"
             " ARTTRACE_LANGFUSE=1 for Langfuse.",
         )
-    counts = _deliver_all(outboxes)
+    counts = _deliver_all(outboxes, timeout)
     refused, damaged = sum(each.refused for each in counts), sum(each.damaged for each in counts)
     if damaged:
         click.echo(f"{damaged} damaged stretches are kept in files that end in .damaged", err=True)
@@ -66,14 +84,16 @@ def command(endpoint: str | None, data: DataDir) -> None:
 class _Outbox:
     """One outbox on its way to one receiver: the segments that are `wanted`, up to their sizes."""
 
-    def __init__(self, directory: Path, receiver: Receiver) -> None:
+    def __init__(self, directory: Path, receiver: Receiver, timeout_s: float) -> None:
         self.client = OtlpClient(receiver)
         self.due = 0.0
         self._directory = directory
         self._wanted = sizes(directory)
         self._delivery: Delivery | None = None
         self._lock: ShippingLock | None = None
-        self._failures, self._shown = 0, ""
+        self._failures, self._shown, self._say_at = 0, "", 0.0
+        self._timeout_s = timeout_s
+        self._left, self._took_at = self._waits(), math.inf
 
     @property
     def counts(self) -> Delivered:
@@ -83,6 +103,7 @@ class _Outbox:
     def deliver(self) -> bool:
         """Try once; whether all of it is delivered, by this process or by another one. Raises ArttraceError where
         waiting does not help."""
+        self._took_at = min(self._took_at, time.monotonic())
         self._lock = self._lock or (ShippingLock.take(self._directory) if self._wanted else None)
         if self._lock is not None:
             self._delivery = self._delivery or Delivery(self._directory, self.client)
@@ -94,17 +115,41 @@ class _Outbox:
                         refusal.reason,
                         "Check the endpoint, and ARTTRACE_API_KEY or its headers. Nothing is lost: all is on the disk.",
                     ) from refusal
-                self._shown = _show(self._shown, f"{refusal.reason}; trying again")
                 self._failures += 1
                 wait_s = min(_FIRST_WAIT_S * 2.0 ** min(self._failures, 10), _LONGEST_WAIT_S)
-                self.due = time.monotonic() + max(refusal.retry_after_s, wait_s)
+                self._again(refusal.reason, wait_s, at_least_s=refusal.retry_after_s)
                 return False
         if not undelivered(self._directory, self._wanted):
             return True
         if self._lock is None:
-            self._shown = _show(self._shown, "another process ships this directory; waiting for it")
-        self.due = time.monotonic() + _FIRST_WAIT_S
+            self._again(f"another process ships {self._directory}", _FIRST_WAIT_S)
+        else:
+            self.due = time.monotonic() + _FIRST_WAIT_S
         return False
+
+    def _again(self, reason: str, wait_s: float, *, at_least_s: float = 0.0) -> None:
+        """Say what is waited for, and until when. Raises ArttraceError where that would be too long."""
+        now, left = time.monotonic(), self._waits()
+        if left < self._left:
+            self._left, self._took_at = left, now
+        end = self._took_at + self._timeout_s
+        if now >= end or now + at_least_s > end:
+            raise ArttraceError(
+                f"{reason}; gave up" + (f" after {duration_text(now - self._took_at)}" if self._timeout_s else ""),
+                f"Nothing is lost: {size_text(left)} wait in {self._directory}. Start `arttrace ship` again when it"
+                " answers, or give it longer with --timeout SECONDS.",
+            )
+        self.due = min(now + max(at_least_s, wait_s), end)
+        if reason != self._shown or now >= self._say_at:
+            self._shown, self._say_at = reason, now + _SAID_EVERY_S
+            waits = f"{reason}; {size_text(left)} wait in {self._directory}"
+            bound = f"up to {_LONGEST_WAIT_S:.0f} s apart, for {duration_text(end - now)} more (--timeout)"
+            click.echo(f"{waits}; trying again, {bound}", err=True)
+
+    def _waits(self) -> int:
+        """The bytes that are not delivered yet."""
+        offsets, found = read_offsets(self._directory), sizes(self._directory)
+        return sum(max(0, size - offsets.get(name, 0)) for name, size in found.items() if name in self._wanted)
 
     def close(self) -> None:
         """Let another process deliver what is left."""
@@ -113,19 +158,20 @@ class _Outbox:
         self.client.close()
 
 
-def _deliver_all(outboxes: Sequence[tuple[Path, Receiver]]) -> list[Delivered]:
+def _deliver_all(outboxes: Sequence[tuple[Path, Receiver]], timeout_s: float) -> list[Delivered]:
     """Of several receivers none waits for one that is away, nor for one that is misconfigured."""
+    several = len({receiver.called for _, receiver in outboxes}) > 1
     wrong: dict[str, ArttraceError] = {}
     all_of_them: list[_Outbox] = []
 
     def give_up(name: str, error: ArttraceError) -> None:
-        if len(outboxes) > 1:
-            click.echo(f"error: {error.message}", err=True)
-        wrong[name] = error
+        if several:
+            click.echo(f"error: {error.message}\n{error.hint}", err=True)
+        wrong.setdefault(name, error)
 
     for directory, receiver in outboxes:
         try:
-            all_of_them.append(_Outbox(directory, receiver))
+            all_of_them.append(_Outbox(directory, receiver, timeout_s))
         except ArttraceError as error:
             give_up(receiver.called, error)
     left = list(all_of_them)
@@ -147,12 +193,7 @@ def _deliver_all(outboxes: Sequence[tuple[Path, Receiver]]) -> list[Delivered]:
         for name, count in delivered.items():
             click.echo(f"{quantity(count, 'span')} delivered to {name}")
     if wrong:
-        last = next(reversed(wrong.values()))
-        raise last if len(outboxes) == 1 else ArttraceError(f"not delivered to {', '.join(wrong)}", last.hint)
+        if not several:
+            raise next(iter(wrong.values()))
+        raise ArttraceError(f"not delivered to {', '.join(wrong)}", "The reasons are above; nothing is lost.")
     return [each.counts for each in all_of_them]
-
-
-def _show(shown: str, news: str) -> str:
-    if news != shown:
-        click.echo(news, err=True)
-    return news

@@ -16,6 +16,7 @@ import pytest
 from collector_process import ARTTRACE, collecting, environment
 from otlp_receiver import receiving
 
+from arttrace.capture.export.shipping.delivery import ShippingLock
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
 from arttrace.system.journal import JournalWriter, list_segments
@@ -225,3 +226,41 @@ def test_what_cannot_be_shipped_is_said_with_cause_and_hint(
     assert "Traceback" not in done.stderr
     kept = list_segments(agent_data.outbox) + list_segments(agent_data.outbox / "refused")
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "retry_after", "said"),
+    [
+        (["--timeout", "1.5"], "", "answers 503; 1.1 KB wait in {outbox}; trying again, up to 30 s apart, for "),
+        (["--timeout", "0"], "", "answers 503; gave up\n"),
+        (["--timeout", "5"], "30", "answers 503; gave up after "),
+    ],
+    ids=["for a while", "once", "asked to wait for longer"],
+)
+def test_a_receiver_that_takes_nothing_is_given_up_and_nothing_is_lost(
+    agent_data: DataDir, arguments: list[str], retry_after: str, said: str
+) -> None:
+    writer = JournalWriter(agent_data.outbox)
+    writer.append(encode_record(SpanRow(f"{1:032x}", f"{1:016x}", "x" * 900, 1, 2)))
+    writer.close()
+    with receiving(always=lambda _spans: (503, {"retry-after": retry_after} if retry_after else {}, b"")) as receiver:
+        done = ship(agent_data, "--endpoint", receiver.url, *arguments)
+        assert (done.returncode, done.stdout) == (1, f"0 spans delivered to {receiver.url}\n")
+        assert said.format(outbox=agent_data.outbox) in done.stderr, done.stderr
+        assert f"Nothing is lost: 1.1 KB wait in {agent_data.outbox}. Start `arttrace ship` again" in done.stderr
+        assert len(receiver.requests) == 1 or "trying again" in said
+        receiver.always = lambda _spans: (200, {}, b"")
+        assert ship(agent_data, "--endpoint", receiver.url).stdout == f"1 span delivered to {receiver.url}\n"
+        assert len(receiver.spans) == 1
+
+
+def test_what_another_process_ships_is_not_waited_for_without_end(agent_data: DataDir) -> None:
+    writer = JournalWriter(agent_data.outbox)
+    writer.append(span(1))
+    writer.close()
+    held = ShippingLock.take(agent_data.outbox)
+    assert held is not None
+    done = ship(agent_data, "--endpoint", "http://127.0.0.1:9", "--timeout", "0.5")
+    held.release()
+    assert done.returncode == 1
+    assert f"another process ships {agent_data.outbox}; gave up" in done.stderr
