@@ -75,7 +75,9 @@ def signals_after_imports(*, takes_long: bool = True) -> Iterator[None]:
 class _Waits:
     """Keeps the first signal; the second goes to what handled it before."""
 
-    def __init__(self, handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]], takes_long: bool) -> None:
+    def __init__(
+        self, handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]], takes_long: bool
+    ) -> None:
         self.came = 0
         self._handlers, self._takes_long = handlers, takes_long
 

@@ -114,4 +114,5 @@ def test_a_signal_amid_the_imports_of_a_learner_waits_until_they_are_done() -> N
     done = subprocess.run(
         [sys.executable, "-c", AMID_THE_IMPORT_OF_THE_ENGINE], capture_output=True, text=True, timeout=600
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+    said = "\nends when the libraries that it is loading are loaded; Ctrl-C again does not wait\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", said)
