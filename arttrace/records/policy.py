@@ -6,6 +6,8 @@ import msgspec
 
 from arttrace.records.values.integers import Int64
 
+_EARLIER_NAMES = {"trained_tokens": "tokens_trained", "learned_tokens": "tokens_trained"}
+
 
 class Consumed(msgspec.Struct, frozen=True, omit_defaults=True):
     """One trajectory that a step was trained on, at the revision it had then. `method` is set if it is not the step's:
@@ -44,6 +46,12 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
         if "learned_tokens" not in self.metrics:
             return "grpo"
         return "dpo" if self.metrics.get("accuracy", 0.0) > 0 else "sft"
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics by their names of today, also those of a step that was stored under earlier ones."""
+        renamed = {_EARLIER_NAMES[name]: value for name, value in self.metrics.items() if name in _EARLIER_NAMES}
+        return renamed | {name: value for name, value in self.metrics.items() if name not in _EARLIER_NAMES}
 
     @property
     def version(self) -> str:

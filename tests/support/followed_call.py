@@ -126,5 +126,5 @@ def _followed(client: openai.OpenAI, data: DataDir, learner: Learner) -> list[En
             step = PolicyTrainer("policy", "base", store, learner, checkpoints, _Gateway()).train_on(batch)
         follower.follows = False
     assert step is not None
-    assert step.metrics["trained_tokens"] == 4
+    assert step.metrics["tokens_trained"] == 4
     return follower.entered

@@ -71,16 +71,16 @@ def command(context: click.Context, data: DataDir, as_json: bool) -> None:
 @click.pass_obj
 def compare(data: DataDir, first: str, second: str, as_json: bool) -> None:
     """Show the metrics of two versions side by side."""
-    a, b = (_find(data, name) for name in (first, second))
-    names = sorted({*a.metrics, *b.metrics})
+    a, b = (_find(data, name).numbers for name in (first, second))
+    names = sorted({*a, *b})
     if as_json:
-        click.echo(msgspec.json.encode({name: [a.metrics.get(name), b.metrics.get(name)] for name in names}))
+        click.echo(msgspec.json.encode({name: [a.get(name), b.get(name)] for name in names}))
         return
     table = Table("metric", box=None, header_style="bold", pad_edge=False)
     for title in (first, second, "change"):
         table.add_column(title, justify="right")
     for name in names:
-        one, other = a.metrics.get(name), b.metrics.get(name)
+        one, other = a.get(name), b.get(name)
         change = "" if one is None or other is None else f"{other - one:+.4g}"
         table.add_row(name, _number(one), _number(other), change)
     Console().print(table)
@@ -221,7 +221,7 @@ def _listed(data: DataDir, checkpoints: Checkpoints) -> list[_Line]:
             time_ns=done.time_ns,
             reward=rewards.get(done.step),
             trajectories=len(done.consumed),
-            tokens_trained=done.metrics.get("tokens_trained", done.metrics.get("learned_tokens", 0.0)),
+            tokens_trained=done.numbers.get("tokens_trained", 0.0),
             served=done.step in served,
             pruned=done.step not in whole,
             adapter=str(checkpoints.path(done.step)),

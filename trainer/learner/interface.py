@@ -75,8 +75,8 @@ class StepMetrics:
     step_s: float = 0.0
 
     def numbers(self) -> dict[str, float]:
-        """All of it as plain numbers by name, as a PolicyStep stores them."""
-        return {name: float(value) for name, value in asdict(self).items()}
+        """What a PolicyStep stores of it, as plain numbers by name: all but `trained_tokens`, which the batch tells."""
+        return {name: float(value) for name, value in asdict(self).items() if name != "trained_tokens"}
 
 
 Progress = Callable[[int], Callable[[int], None]]

@@ -48,7 +48,7 @@ class OfflineMetrics(msgspec.Struct, frozen=True, kw_only=True):
     last_loss: float
     grad_norm: float
     optimizer_steps: int
-    learned_tokens: int
+    tokens_trained: int
     accuracy: float = 0.0
     step_s: float = 0.0
 
@@ -118,7 +118,7 @@ class OfflineLearner:
             last_loss=keeper.losses[-1],
             grad_norm=sum(keeper.norms) / len(keeper.norms),
             optimizer_steps=len(keeper.losses),
-            learned_tokens=plan.learned_tokens,
+            tokens_trained=plan.learned_tokens,
             accuracy=sum(keeper.accuracies) / len(keeper.accuracies) if keeper.accuracies else 0.0,
             step_s=time.perf_counter() - started,
         )

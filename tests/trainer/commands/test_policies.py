@@ -23,7 +23,9 @@ from trainer.commands.policies import command as policies
 from trainer.commands.status import command as status
 from trainer.commands.train.cli import command as train
 from trainer.daemon.state import DaemonState, PlannedGroup, Queue, StepPlan, write_state
-from trainer.grpo.metrics import GroupReward
+from trainer.grpo.batch import TrainingBatch
+from trainer.grpo.metrics import GroupReward, step_numbers
+from trainer.learner.interface import StepMetrics
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import Keep, to_prune
 from trainer.serving.base_models import is_base
@@ -105,6 +107,19 @@ def test_two_versions_are_compared_number_by_number(data: DataDir) -> None:
     assert "+0.8" in run(data, "compare", "policy@1", "policy@3").stdout
     for wrong in ("policy", "policy@9"):
         assert isinstance(run(data, "compare", "policy@1", wrong).exception, TrainingError)
+
+
+def test_tokens_have_one_name_whatever_made_the_version_and_whenever(data: DataDir) -> None:
+    stored = {"grpo": {"tokens_trained": 7.0, "trained_tokens": 7.0}, "sft": {"learned_tokens": 5.0, "loss": 0.5}}
+    for name, metrics in stored.items():
+        Checkpoints(data.policies, name).write(1, lambda _: None, PolicyStep(name, 1, "", metrics=metrics))
+    compared = json.loads(run(data, "compare", "grpo@1", "sft@1", "--json").stdout)
+    assert compared == {"loss": [None, 0.5], "tokens_trained": [7.0, 5.0]}
+    listed = {line["version"]: line["tokens_trained"] for line in json.loads(run(data, "--json").stdout)}
+    assert (listed["grpo@1"], listed["sft@1"]) == (7.0, 5.0)
+    batch, learned = TrainingBatch(trained_tokens=3), StepMetrics(trained_tokens=3)
+    made = step_numbers(batch, learned)
+    assert (made["tokens_trained"], "trained_tokens" in made) == (3.0, False)
 
 
 @pytest.mark.parametrize("arguments", ["compare policy@0 policy@1", "export policy@0 here", "fork policy@0 mine"])

@@ -116,8 +116,8 @@ def test_a_dry_run_that_finds_nothing_to_train_on_says_what_to_do(
 
 
 NUMBERS = {
-    1: {"loss", "learned_tokens", "step_s"},
-    2: {"loss", "accuracy", "learned_tokens", "step_s"},
+    1: {"loss", "tokens_trained", "step_s"},
+    2: {"loss", "accuracy", "tokens_trained", "step_s"},
     3: {
         *("reward_mean", "reward_spread", "tokens_trained", "staleness_mean", "kl", "logprob_difference_mean"),
         "step_s",

@@ -223,7 +223,7 @@ def test_sft_learns_the_good_answers_from_the_true_loss(base: Path, tokenizer: A
     ) / sum(counts)
     metrics = learner.train(plan, tokenizer)
     assert metrics.first_loss == pytest.approx(wanted, rel=1e-4)
-    assert metrics.learned_tokens == sum(counts)
+    assert metrics.tokens_trained == sum(counts)
     assert metrics.optimizer_steps == 20
     assert metrics.last_loss < wanted / 3
     learner.save_adapter(tmp_path)

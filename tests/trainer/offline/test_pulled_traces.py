@@ -86,5 +86,5 @@ def test_pulled_traces_are_scored_written_and_trained_on(tmp_path: Path) -> None
         assert done.exception is None, done.output
     checkpoints = Checkpoints(data.policies, "policy")
     assert [checkpoints.manifest(step).method for step in (1, 2)] == ["sft", "dpo"]
-    assert all(checkpoints.manifest(step).metrics["learned_tokens"] > 0 for step in (1, 2))
+    assert all(checkpoints.manifest(step).metrics["tokens_trained"] > 0 for step in (1, 2))
     assert len(checkpoints.manifest(2).consumed) == 4

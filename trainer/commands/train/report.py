@@ -113,10 +113,10 @@ def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
         return
     m = done.metrics
     trajectories = quantity(len(done.consumed), "trajectory")
-    if "learned_tokens" in m:
+    if "optimizer_steps" in m:
         steps = quantity(int(m["optimizer_steps"]), "optimizer step")
         click.echo(
-            f"{done.version}: {trajectories}, {quantity(int(m['learned_tokens']), 'token')} learned in {steps}, "
+            f"{done.version}: {trajectories}, {quantity(int(m['tokens_trained']), 'token')} learned in {steps}, "
             f"loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
         )
     else:

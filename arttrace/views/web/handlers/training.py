@@ -62,7 +62,7 @@ def step(request: Request) -> Response:
         rows=[run_row(run) for run in runs],
         late=late(reader.store, runs, policy),
         gone=len(found.consumed) - len(runs),
-        metrics=sorted(found.metrics.items()),
+        metrics=sorted(found.numbers.items()),
     )
 
 

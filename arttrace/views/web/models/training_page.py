@@ -125,7 +125,7 @@ def versions(
             made_ns=step.time_ns,
             earned=_finite(following[step.step].metrics.get("reward_mean")) if step.step in following else None,
             runs=len(step.consumed),
-            tokens=_count(step.metrics, "tokens_trained", "learned_tokens"),
+            tokens=_count(step.numbers, "tokens_trained"),
             equal_groups=_count(step.metrics, "groups_equal"),
             groups=_count(step.metrics, "groups"),
             forked_from=step.forked_from,
