@@ -26,6 +26,9 @@ from trainer.policies.retention import Keep, to_prune
 from trainer.serving import GatewayClient, GatewayStatus, find_serving
 from trainer.serving.base_models import require_base
 
+_WHOLE = 1e12
+"""Below it counts are shown in all their digits."""
+
 
 class _Line(msgspec.Struct, frozen=True):
     """What a list shows of a version. `reward` is that of the runs that the step after it was trained on, `evaluation`
@@ -81,7 +84,7 @@ def compare(data: DataDir, first: str, second: str, as_json: bool) -> None:
         table.add_column(title, justify="right")
     for name in names:
         one, other = a.get(name), b.get(name)
-        change = "" if one is None or other is None else f"{other - one:+.4g}"
+        change = "" if one is None or other is None else ("+" if other >= one else "") + _number(other - one)
         table.add_row(name, _number(one), _number(other), change)
     Console().print(table)
 
@@ -254,7 +257,9 @@ def _print_list(data: DataDir, lines: list[_Line]) -> None:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
 
 
 def _find(data: DataDir, version: str) -> PolicyStep:

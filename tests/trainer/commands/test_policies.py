@@ -122,6 +122,13 @@ def test_tokens_have_one_name_whatever_made_the_version_and_whenever(data: DataD
     assert (made["tokens_trained"], "trained_tokens" in made) == (3.0, False)
 
 
+def test_counts_are_compared_in_all_their_digits(data: DataDir) -> None:
+    for step, metrics in {1: {"tokens_trained": 16384.0, "loss": 0.123456}, 2: {"tokens_trained": 123456.0}}.items():
+        Checkpoints(data.policies, "whole").write(step, lambda _: None, PolicyStep("whole", step, "", metrics=metrics))
+    shown = [line.split() for line in run(data, "compare", "whole@1", "whole@2").stdout.splitlines()[1:]]
+    assert shown == [["loss", "0.1235", "-"], ["tokens_trained", "16384", "123456", "+107072"]]
+
+
 @pytest.mark.parametrize("arguments", ["compare policy@0 policy@1", "export policy@0 here", "fork policy@0 mine"])
 def test_the_base_model_is_told_from_a_version_that_is_missing(data: DataDir, arguments: str) -> None:
     """Runs, `status` and `serve` call it policy@0."""
