@@ -37,6 +37,7 @@ def answer(question):
     asked = client.chat.completions.create(model="m", messages=messages).choices[0].message
     [call] = asked.tool_calls
     result = weather(**json.loads(call.function.arguments))
+    call.function.arguments = json.dumps(json.loads(call.function.arguments), separators=(",", ":"))
     messages += [asked.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": result}]
     said = client.chat.completions.create(model="m", messages=messages).choices[0].message.content
     file_away(said)
@@ -74,7 +75,7 @@ SEEN = {
     ],
     "redacted": [
         "user: [redacted, 13 characters]",
-        "assistant [m, no token ids]: calls weather([redacted, 17 characters])",
+        "assistant [m, no token ids]: calls weather([redacted, 16 characters])",
         'tool weather({"city":"[redacted, 5 characters]"}) -> [redacted, 14 characters]',
         "assistant [m, no token ids]: [redacted, 12 characters]",
         'tool file_away({"text":"[redacted, 12 characters]"}) -> [redacted, 5 characters]',

@@ -44,6 +44,8 @@ def _part(part: Any) -> Any:
     if "parts" in part:  # instructions may be given as messages
         return _message(part)
     kept = {key: part[key] for key in ("type", "id", "name") if isinstance(part.get(key), str)}
+    if isinstance(arguments := part.get("arguments"), str):
+        kept["arguments"] = _length(_parsed(arguments))
     return kept | {key: _leaf(value) for key, value in part.items() if key not in kept and value is not None}
 
 
@@ -56,6 +58,14 @@ def _leaf(value: Any) -> Any:
 
 def _length(value: Any) -> str:
     return redacted_text(value if isinstance(value, str) else _encoded(value))
+
+
+def _parsed(text: str) -> Any:
+    """What frameworks parse and write anew, with other spaces, has one length in an answer and in the next prompt."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return text
 
 
 def _definitions(tools: Any) -> Any:
