@@ -164,7 +164,10 @@ def pull_command(
 
 
 def _show_pulled(pulled: Pulled) -> None:
-    click.echo(f"{quantity(pulled.observations, 'observation')} and {quantity(pulled.scores, 'score')} taken in")
+    already = pulled.already_stored
+    new = pulled.observations + pulled.scores - already
+    known = f": {new} new, {already} already stored" if already else ""
+    click.echo(f"{quantity(pulled.observations, 'observation')} and {quantity(pulled.scores, 'score')} taken in{known}")
     if pulled.not_numeric:
         click.secho(f"  {quantity(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
 

@@ -79,10 +79,12 @@ def _condition(kind: str, column: str, operator: str, value: Any) -> dict[str, A
 
 
 class Pulled(msgspec.Struct):
-    """What a pull brought: observations and scores read, those among them that are no numbers, and what was refused."""
+    """What a pull brought: observations and scores read, how many of both were here before, scores that are no numbers,
+    and what was refused."""
 
     observations: int = 0
     scores: int = 0
+    already_stored: int = 0
     not_numeric: int = 0
     refused: int = 0
     reasons: list[str] = []
@@ -107,23 +109,23 @@ def pull(
     LangfuseError when Langfuse refuses, or is away for long; what was read by then is stored."""
     now = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     at = kept.load() or Cursor(to=query.until or now)
-    done = Pulled(observations=at.observations, scores=at.scores)
+    done = Pulled(observations=at.observations, scores=at.scores, already_stored=at.already_stored)
     if at.phase == "observations":
         kept.save(at)
         for items, traces, cursor in _observations(client, query, at):
-            store.append(_spans(items, done))
+            _append_spans(store, items, done)
             if with_scores and traces:
                 _scores_of(store, client, traces, done)
             if cursor != at.cursor:  # what comes before it is there, and counted
-                at = Cursor(to=at.to, cursor=cursor, observations=done.observations, scores=done.scores)
+                at = _at(done, at.to, cursor=cursor)
                 kept.save(at)
             progress(done)
-        at = Cursor(to=at.to, phase="scores", observations=done.observations, scores=done.scores)
+        at = _at(done, at.to, "scores")
         kept.save(at)
     if with_scores and query.is_whole:
         for items, cursor in _pages(client, SCORES, _scores_query(query), at.cursor):
-            store.append(_rewards(_of_stored(store, items) if query.is_bounded else items, done))
-            kept.save(msgspec.structs.replace(at, cursor=cursor, observations=done.observations, scores=done.scores))
+            _append(store, _rewards(_of_stored(store, items) if query.is_bounded else items, done), done)
+            kept.save(_at(done, at.to, at.phase, cursor))
             progress(done)
     kept.clear()
     return done
@@ -200,10 +202,19 @@ def _of_stored(store: AnyStore, items: Sequence[dict[str, Any]]) -> list[dict[st
 def _scores_of(store: AnyStore, client: LangfuseClient, traces: Sequence[str], done: Pulled) -> None:
     asked = {"fields": "details,subject", "limit": str(_SCORES_OF_PAGE), "traceId": ",".join(traces)}
     for items, _ in _pages(client, SCORES, asked, None):
-        store.append(_rewards(items, done))
+        _append(store, _rewards(items, done), done)
 
 
-def _spans(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:
+def _at(done: Pulled, to: str, phase: str = "observations", cursor: str | None = None) -> Cursor:
+    return Cursor(to, phase, cursor, done.observations, done.scores, done.already_stored)
+
+
+def _append(store: AnyStore, records: Sequence[Record], done: Pulled) -> None:
+    done.already_stored += len(records) - store.append(records)
+
+
+def _append_spans(store: AnyStore, items: Sequence[dict[str, Any]], done: Pulled) -> None:
+    """What stands in for an observation that is refused is no observation."""
     found: list[Record] = []
     stand_ins: list[Record] = []
     for item in items:
@@ -214,7 +225,9 @@ def _spans(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:
             if (instead := instead_of(item, str(error))) is not None:
                 stand_ins.append(instead)
     done.observations += len(found)
-    return [*found, *stand_ins]
+    _append(store, found, done)
+    if stand_ins:
+        store.append(stand_ins)
 
 
 def _rewards(items: Sequence[dict[str, Any]], done: Pulled) -> list[Record]:

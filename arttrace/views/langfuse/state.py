@@ -126,6 +126,7 @@ class Cursor(msgspec.Struct, frozen=True):
     cursor: str | None = None
     observations: int = 0
     scores: int = 0
+    already_stored: int = 0
 
 
 class PullCursor:

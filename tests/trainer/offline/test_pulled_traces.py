@@ -64,7 +64,9 @@ def test_pulled_traces_are_scored_written_and_trained_on(tmp_path: Path) -> None
 
     with langfuse_server() as server:
         fill(server)
-        assert "8 observations and 4 scores taken in" in arttrace("langfuse", "pull", **server.environ())
+        assert arttrace("langfuse", "pull", **server.environ()) == "8 observations and 4 scores taken in\n"
+        again = arttrace("langfuse", "pull", **server.environ())
+        assert again == "8 observations and 4 scores taken in: 0 new, 12 already stored\n"
     arttrace("group", "--by", "input")
     arttrace("score", "--reward", f"{tmp_path / 'rewarding.py'}:short")
     with Store.open(data) as store:
