@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from arttrace.collector import metrics
-from arttrace.collector.otlp.receiver import TraceReceiver, failed
+from arttrace.collector.otlp.receiver import TraceReceiver
 from arttrace.collector.otlp.request_bodies import MAX_BODY_BYTES, Budget
 from arttrace.collector.otlp.responses import PROTOBUF, failure
 from arttrace.collector.spool import Spool
@@ -65,7 +65,8 @@ class CollectorApp(OwnerApp):
         if scope["method"] != "POST":
             return failure(JSON, 405, "traces and logs are sent with POST")
         if kind not in (PROTOBUF, JSON):
-            return failure(JSON, 415, f"send {PROTOBUF} or {JSON}, not {kind[:80] or 'a body without a content type'}")
+            not_these = f"send {PROTOBUF} or {JSON}, not {kind[:80] or 'a body without a content type'}"
+            return self.traces.refused(JSON, RequestRefused(415, not_these))
         encoding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
         taken = 0
         try:
@@ -79,7 +80,7 @@ class CollectorApp(OwnerApp):
                 chunk = message.get("body", b"")
                 if taken + len(chunk) > self._max_body_bytes:
                     limit = self._max_body_bytes
-                    return failure(kind, 413, f"the body is over {limit} bytes: send smaller batches")
+                    raise RequestRefused(413, f"the body is over {limit} bytes: send smaller batches")
                 self.budget.take(len(chunk))
                 taken += len(chunk)
                 chunks.append(chunk)
@@ -89,7 +90,7 @@ class CollectorApp(OwnerApp):
             chunks.clear()
             return await self.traces.take(body, kind, encoding, logs=scope["path"] == "/v1/logs")
         except RequestRefused as refused:
-            return failed(kind, refused)
+            return self.traces.refused(kind, refused)
         finally:
             self.budget.give_back(taken)
 

@@ -20,6 +20,7 @@ def render(sink: Spool, loader: StoreSupervisor | None, budget: Budget, answers:
     text = MetricsText("arttrace_collector_")
     text.add("counter", "spans_acknowledged_total", "Spans that are durable.", sink.acknowledged)
     text.add("counter", "spans_refused_total", "Spans that were not valid.", sink.refused)
+    text.add("counter", "requests_unread_total", "Requests that were refused as a whole.", sink.unread.counted)
     for status, count in sorted(Counter(answers).items()):
         text.add("counter", "answers_total", "Answers to trace requests.", count, status=str(status))
     text.add("gauge", "in_flight_bytes", "Bytes of requests not answered yet.", budget.used)

@@ -59,7 +59,7 @@ def serve(
             say(f"{owner}: it loads what is collected here too, and answers what this one is asked")
         loader = StoreSupervisor(data, token)
         stack.callback(loader.close)
-        sink = Spool(data)
+        sink = Spool(data, say=say)
         stack.callback(sink.close)  # before the loader, which then loads the rest
         app = CollectorApp(sink, Forward(data), guard, loader)
         if serving is not None and grpc_port is not None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from arttrace.collector.group_commit import GroupCommit
+from arttrace.collector.unread_requests import UnreadRequests
 from arttrace.system.journal import JournalWriter
 from arttrace.system.paths import DataDir
 
@@ -17,13 +19,20 @@ MAX_SPOOL_BYTES = 16 << 30
 
 
 class Spool:
-    """Takes payloads. `acknowledged` and `refused` count spans, `trouble` says why nothing can be written now, `last`
-    is the monotonic time of the last ack."""
+    """Takes payloads. `acknowledged` and `refused` count spans, `unread` whole requests, `trouble` says why nothing can
+    be written now, `last` is the monotonic time of the last ack."""
 
-    def __init__(self, data: DataDir, *, max_spool_bytes: int = MAX_SPOOL_BYTES) -> None:
+    def __init__(
+        self,
+        data: DataDir,
+        *,
+        max_spool_bytes: int = MAX_SPOOL_BYTES,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.data = data
         self.acknowledged = 0
         self.refused = 0
+        self.unread = UnreadRequests(data, say)
         self.trouble = ""
         self.last = 0.0
         self._journal = GroupCommit(JournalWriter(data.spool, fsync_interval_s=None, max_total_bytes=max_spool_bytes))
@@ -52,3 +61,4 @@ class Spool:
     def close(self) -> None:
         """Makes everything durable. The second time does nothing."""
         self._journal.close()
+        self.unread.close()

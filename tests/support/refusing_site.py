@@ -29,10 +29,10 @@ class Site:
 
     def _start(self) -> None:
         self.sink = Spool(self.data)
-        app = CollectorApp(
+        self.app = CollectorApp(
             self.sink, Forward(self.data), Authorizer("k"), max_body_bytes=1 << 20, in_flight_bytes=1 << 22
         )
-        self.client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+        self.client = TestClient(self.app, base_url="http://localhost", raise_server_exceptions=False)
 
     def send(self, *items: bytes, path: str = "/v1/traces") -> int:
         """How many of these spans, or log records, are refused."""

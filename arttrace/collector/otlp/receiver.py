@@ -14,6 +14,7 @@ from arttrace.formats.otlp.decode_json import parse_json
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.store.server.responses import JSON, HttpResponse, RequestRefused
 
+_AGAIN = 500
 _INLINE_BYTES = 1 << 20  # a larger body is unpacked and checked in a thread, so that others are answered meanwhile
 
 
@@ -46,21 +47,32 @@ class TraceReceiver:
                 await asyncio.wrap_future(self._sink.take(payload, checked.spans))
             return success(kind, checked.refused, checked.reason, logs=logs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the sender gets an answer, and the next request is served
-            return failed(kind, error)
+            return self.refused(kind, error)
         finally:
             self._budget.give_back(taken)
 
     def take_now(self, body: bytes, *, logs: bool = False) -> tuple[Checked, Future[None] | None]:
         """For a transport that undid the encoding of a protobuf body itself: what is good of it, and a future that is
         done when that is on the disk. Raises what `_check` raises."""
-        checked, payload = _check(body, PROTOBUF, logs)
+        try:
+            checked, payload = _check(body, PROTOBUF, logs)
+        except (MalformedRequest, TooManySpans) as error:
+            self._sink.unread.add(str(error))
+            raise
         if checked.refused:
             self._sink.refuse(checked.refused)
         return checked, self._sink.take(payload, checked.spans) if payload else None
 
+    def refused(self, kind: str, error: Exception) -> HttpResponse:
+        """The answer that tells what went wrong: 400 is for good, and counted; 503 asks to send it again."""
+        answer = failed(kind, error)
+        if answer.status < _AGAIN:
+            self._sink.unread.add(str(error))
+        return answer
+
 
 def failed(kind: str, error: Exception) -> HttpResponse:
-    """The answer that tells what went wrong: 400 is for good, 503 asks to send it again."""
+    """The answer alone."""
     match error:
         case RequestRefused():
             return failure(kind, error.status, str(error), close=error.close)

@@ -12,6 +12,7 @@ import msgspec
 from rich.live import Live
 from rich.table import Table
 
+from arttrace.collector.unread_requests import read_unread
 from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import reading_progress
@@ -67,6 +68,9 @@ def command(
         count = f"{len(waiting)} runs that are" if len(waiting) < _COUNTED else "many runs that are"
         count = "a run that is" if len(waiting) == 1 else count
         click.secho(f"rewards wait for {count} not here: {named}", fg="yellow", err=True)
+    unread_requests = read_unread(data)
+    if unread_requests.requests and unread_requests.last_ns >= min((one.start_ns for one in summaries), default=0):
+        click.secho(unread_requests.told(), fg="yellow", err=True)
     if not summaries:
         only_group = wanted.group is not None and wanted == RunFilter(group=wanted.group)
         click.echo(

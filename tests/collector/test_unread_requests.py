@@ -1,0 +1,90 @@
+"""A request that cannot be read names no trace: it is counted, in the answer, the metrics and `arttrace ls`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from refusing_site import Site, run
+
+from arttrace.collector.otlp.responses import PROTOBUF
+from arttrace.commands import cli
+from arttrace.formats.otlp.request import MalformedRequest
+from arttrace.store.server.responses import JSON
+from arttrace.system.paths import DataDir
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(DataDir(tmp_path))
+    yield site
+    site.sink.close()
+
+
+def listed(site: Site, *options: str) -> str:
+    done = CliRunner().invoke(cli, ["ls", "--dir", str(site.data.root), *options])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def metric(site: Site) -> str:
+    told = site.client.get("/metrics").text.splitlines()
+    return next(line for line in told if line.startswith("arttrace_collector_requests_unread_total"))
+
+
+@pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs"])
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "why"),
+    [
+        (JSON, b"hello", 400, "request in JSON"),
+        (JSON, b'{"resourceSpans": [', 400, "request in JSON"),
+        (JSON, b"[]", 400, "request in JSON"),
+        (PROTOBUF, b"\xff\xff", 400, "request in protobuf"),
+        ("text/plain", b"hello", 415, "text/plain"),
+        (JSON, b" " * (1 << 20) + b"{}", 413, "over 1048576 bytes"),
+    ],
+)
+def test_it_is_counted_where_a_person_looks(
+    site: Site, path: str, kind: str, body: bytes, status: int, why: str
+) -> None:
+    site.send(*run())
+    assert site.incomplete() == [""]
+    assert "refused" not in listed(site)
+    for _ in range(2):
+        answer = site.client.post(path, content=body, headers={"content-type": kind})
+        assert (answer.status_code, why in answer.text) == (status, True)
+    assert metric(site) == "arttrace_collector_requests_unread_total 2"
+    assert site.incomplete() == [""]  # nobody knows of what it was
+    said = listed(site)
+    assert "the collector refused 2 requests that it could not read (the last: " in said
+    assert why in said
+    assert "which runs lack it, cannot be known" in said
+    assert listed(site, "--json").startswith("[")
+    site.client.post(path, content=body, headers={"content-type": kind})
+    site.sink.close()
+    assert "the collector refused 3 requests" in listed(site)  # over a restart
+
+
+def test_grpc_counts_them_too(site: Site) -> None:
+    site.send(*run())
+    site.incomplete()
+    with pytest.raises(MalformedRequest):
+        site.app.traces.take_now(b"\xff\xff")
+    assert "the collector refused 1 request that" in listed(site)
+
+
+def test_what_is_to_be_sent_again_is_not_counted(site: Site) -> None:
+    site.app.budget.take(site.app.budget.limit)
+    answer = site.client.post("/v1/traces", content=b"{}", headers={"content-type": JSON})
+    assert answer.status_code == 503
+    assert metric(site) == "arttrace_collector_requests_unread_total 0"
+
+
+def test_nothing_is_said_of_those_that_came_before_the_runs_that_are_listed(site: Site) -> None:
+    site.client.post("/v1/traces", content=b"hello", headers={"content-type": JSON})
+    later = [one.replace(b"\x97\x17", b"\x97\x77") for one in run()]
+    assert site.send(*later) == 0
+    assert site.incomplete() == [""]
+    assert "refused" not in listed(site)
