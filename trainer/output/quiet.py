@@ -50,7 +50,7 @@ def import_trl() -> ModuleType:
     """
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
-    with signals_after_imports(), quiet():
+    with signals_after_imports(), quiet(), contextlib.redirect_stdout(sys.stderr):
         availability = importlib.import_module("trl.import_utils")
         originals = {name: getattr(availability, name) for name in ("is_vllm_available", "is_weave_available")}
         try:

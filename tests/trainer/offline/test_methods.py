@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -169,6 +170,21 @@ def test_trackers_are_told_of_a_policy_that_learns_by_each_method(
     assert {step: {*json.loads(metrics)} - {"example"} for step, metrics in rows} == scalars
     assert all(json.loads(metrics)["example"]["_value"] for _, metrics in rows)
     assert versions == 3
+
+
+@pytest.mark.parametrize("method", ["sft", "grpo"])
+def test_what_libraries_print_as_they_are_imported_is_not_among_the_json(
+    data: DataDir, base_model: Path, method: str
+) -> None:
+    """As transformers does where W&B is offline."""
+    made(train(data, base_model, "--method", "dpo", "--json"))  # the runs are stale then, for GRPO
+    code = "from trainer.commands.train.cli import command; command()"
+    given = ["--method", method, "--base-model", str(base_model), "--lora-rank", "8", "--json"]
+    environment = {**os.environ, "WANDB_MODE": "offline"}
+    command = [sys.executable, "-c", code, "--dir", str(data.root), *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["version"] == "policy@2"
 
 
 @pytest.mark.full
