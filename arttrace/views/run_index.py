@@ -19,6 +19,7 @@ import msgspec
 from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
+from arttrace.store.bounded_parts import sized_parts
 from arttrace.views.run_filter import RunFilter, chosen, ids_with_text
 
 _TABLES = """
@@ -46,7 +47,8 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class RunIndex:
-    """The runs of a store at one time; `count` of them match the filter. Use it as a context manager, or close it."""
+    """The runs of a store at one time; `count` of them match the filter, all of them have about `spans` spans. Use it
+    as a context manager, or close it."""
 
     def __init__(self, store: AnyStore, wanted: RunFilter) -> None:
         self._table = sqlite3.connect("")  # a temporary file, which only SQLite knows of
@@ -58,6 +60,7 @@ class RunIndex:
             rows = [(run.id, run.group, run.start_ns, run.id in match, *_reward(run), _spans(run)) for run in runs]
             self._table.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         [(self.count,)] = self._table.execute("SELECT count(*) FROM runs WHERE wanted")
+        [(self.spans,)] = self._table.execute("SELECT coalesce(sum(spans), 0) FROM runs")
 
     def __enter__(self) -> RunIndex:
         return self
@@ -91,16 +94,7 @@ class RunIndex:
 
     def pages(self, spans: int) -> Iterator[list[str]]:
         """The runs that match, the oldest first, in parts of about so many spans."""
-        page: list[str] = []
-        counted = 0
-        for id, size in self._table.execute("SELECT id, spans FROM runs WHERE wanted ORDER BY start, id"):
-            page.append(id)
-            counted += size
-            if counted >= spans:
-                yield page
-                page, counted = [], 0
-        if page:
-            yield page
+        return sized_parts(self._table.execute("SELECT id, spans FROM runs WHERE wanted ORDER BY start, id"), spans)
 
     def number_groups(self) -> None:
         """Finds what `places` tells; all runs are compared, those too that do not match."""

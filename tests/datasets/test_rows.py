@@ -187,7 +187,7 @@ def test_what_several_groups_attempted_is_on_one_side(says: str, tmp_path: Path)
 
 def test_a_group_that_is_read_in_parts_is_on_one_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its runs say that they attempted different things."""
-    monkeypatch.setattr(selection, "_SPANS_AT_ONCE", 2)
+    monkeypatch.setattr(selection, "spans_at_once", lambda stored: 2)
     data = DataDir(tmp_path / ".arttrace")
     with Store.open(data, create=True) as store:
         for number in range(32):

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import duckdb
 import pytest
 from click.testing import CliRunner
+from collector_process import collecting
 from datasets import load_dataset
 from stored_runs import store_runs
 
 from arttrace.commands import cli
 from arttrace.store import Store
+from arttrace.store.access import any_store, queries
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets import view_files
 
 
-@pytest.mark.parametrize("rows_at_once", [50_000, 5])
-def test_every_view_is_a_file_of_its_rows(rows_at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_files, "ROWS_AT_ONCE", rows_at_once)
+@pytest.mark.parametrize("rows_at_once", [None, 5])
+@pytest.mark.parametrize("owned", [False, True])
+def test_every_view_is_a_file_of_its_rows(
+    rows_at_once: int | None, owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rows_at_once:
+        monkeypatch.setattr(queries, "_ROWS_OF_PAGE", rows_at_once)
+        monkeypatch.setattr(any_store, "_LEAST_ROWS", rows_at_once)
+        monkeypatch.setattr(view_files, "_ROWS_OF_GROUP", 3 * rows_at_once)
     data = DataDir(tmp_path / ".arttrace")
     store_runs(data, groups=3)
     args = ["export", "--format", "parquet", "-o", str(tmp_path / "out"), "--dir", str(data.root)]
-    done = CliRunner().invoke(cli, args, catch_exceptions=False)
+    with collecting(data) if owned else nullcontext():
+        done = CliRunner().invoke(cli, args, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     files = sorted((tmp_path / "out").iterdir())
     assert {file.suffix for file in files} == {".parquet"}

@@ -128,7 +128,7 @@ def test_everything_is_exported_in_a_few_reads(tmp_path: Path, monkeypatch: pyte
         return read_spans(*given, **more)
 
     monkeypatch.setattr(queries_module, "read_spans", counted)
-    monkeypatch.setattr("arttrace.commands.data.export._SPANS_AT_ONCE", 100)
+    monkeypatch.setattr("arttrace.commands.data.export.spans_at_once", lambda stored: 100)
     with Store.open(data, create=True) as store:
         store.append(reversed(spans))
     output = tmp_path / "spans.json"

@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary_pages, "_IDS_OF_PAGE", 7)
     monkeypatch.setattr(summary_pages, "_RUNS_OF_PAGE", PAGE)
-    monkeypatch.setattr(selection, "_SPANS_AT_ONCE", PAGE * SPANS)
+    monkeypatch.setattr(selection, "spans_at_once", lambda stored: PAGE * SPANS)
     monkeypatch.setattr(pushing, "_SPANS_AT_ONCE", PAGE * SPANS)
 
 

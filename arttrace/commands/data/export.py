@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
+from arttrace.commands.data.texts_on_disk import TextsOnDisk
 from arttrace.commands.shared.options import store_option
 from arttrace.commands.shared.progress import Progress, reading_progress, say
 from arttrace.commands.shared.run_filters import run_filters
@@ -22,16 +24,18 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
+from arttrace.store.bounded_parts import sized_parts, spans_at_once
 from arttrace.store.rows import tables
 from arttrace.store.rows.columns import LAST_GIVEN
-from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT
+from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT, is_mark
 from arttrace.store.sql_text import listed, quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.identity.reward_membership import before_colons
 from arttrace.views.datasets.view_files import write_views
 from arttrace.views.run_filter import RunFilter, matching_pages
 
-_SPANS_AT_ONCE, _RECORDS_AT_ONCE, _IDS_AT_ONCE = 10_000, 5_000, 500
+_SPANS_AT_ONCE, _TRACES_AT_ONCE, _RECORDS_AT_ONCE, _IDS_AT_ONCE = 250, 10_000, 5_000, 200
 _CHARACTERS_AT_ONCE = 16 << 20
 _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
     "otlp-json": lambda spans: encode_json(spans) + b"\n",
@@ -70,16 +74,15 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
         if form == _PARQUET and output is not None:
             _write_views(store, output)
             return
-        if wanted:
-            ids = tuple({run.id: None for page in matching_pages(store, wanted) for run in page})
-            if not ids:
-                raise ArttraceError("No run matches: nothing is exported.", "`arttrace ls` takes the same conditions.")
+        runs = _named(store, ids, wanted)
+        if wanted and not len(runs):
+            raise ArttraceError("No run matches: nothing is exported.", "`arttrace ls` takes the same conditions.")
         try:
             if output is None:
-                _write(store, ids, _FORMS[form], sys.stdout.buffer)
+                _write(store, runs, _FORMS[form], sys.stdout.buffer)
                 return
             with output.open("wb") as file:
-                written = _write(store, ids, _FORMS[form], file)
+                written = _write(store, runs, _FORMS[form], file)
         except OSError as error:
             raise ArttraceError(
                 f"{output or 'standard output'} cannot be written: {error.strerror or error}"
@@ -99,20 +102,31 @@ def _write_views(store: AnyStore, folder: Path) -> None:
         click.echo(f"{quantity(rows, 'row')} in {folder / view}.parquet")
 
 
+def _named(store: AnyStore, ids: tuple[str, ...], wanted: RunFilter) -> TextsOnDisk:
+    """The ids of the runs that are wanted; none where it is everything."""
+    runs = TextsOnDisk()
+    for id in ids:
+        runs.adds(store.trajectory(id).id)
+    for page in matching_pages(store, wanted) if wanted else ():
+        for run in page:
+            runs.adds(run.id)
+    return runs
+
+
 def _write(
-    store: AnyStore, ids: tuple[str, ...], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO
+    store: AnyStore, runs: TextsOnDisk, encode: Callable[[list[SpanRow]], bytes], file: BinaryIO
 ) -> dict[str, int]:
     """How much was written: spans, rewards that are not on them in their present form, other records. Spans that only
     carry a reward are made anew: the reward may have been replaced meanwhile, or taken back."""
     written = {"span": 0, "reward": 0, "other record": 0}
     known = KnownIds()
-    named: set[str] = set()
-    for found in _of_trajectories(store, ids, named) if ids else _everything(store):
+    traces = TextsOnDisk()
+    for found in _of_runs(store, runs, traces) if len(runs) else _everything(store, traces):
         spans = [span for span in found if not is_reward_span(span)]
         written["span"] += len(spans)
         known.add(_digest(reward) for span in spans for reward in rewards_of(span))
         _write_requests(spans, encode, file)
-    for records in _rewards_of(store, sorted(named)) if ids else _all_records(store):
+    for records in _rewards_of(store, runs, traces) if len(runs) else _all_records(store):
         new = [one for one in records if known.adds(_digest(one))]
         rewards = sum(isinstance(one, Reward) and one.counts for one in new)
         written["reward"] += rewards
@@ -139,10 +153,10 @@ def _digest(record: PlainRecord) -> bytes:
     return hashlib.blake2b(encode_record(record), digest_size=16).digest()
 
 
-def _rewards_of(store: AnyStore, ids: Sequence[str]) -> Iterator[list[PlainRecord]]:
+def _rewards_of(store: AnyStore, *named: TextsOnDisk) -> Iterator[list[PlainRecord]]:
     """The rewards of these runs and traces, and of conversations in them."""
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        among = listed(ids[start : start + _IDS_AT_ONCE])
+    for ids in chain.from_iterable(one.parts(_IDS_AT_ONCE) for one in named):
+        among = listed(ids)
         where = f"trajectory_id IN ({among}) OR split_part(trajectory_id, ':', 1) IN ({among})"
         yield _last_given(store, f"id IN (SELECT id FROM reward_records WHERE {where})")  # noqa: S608
 
@@ -152,11 +166,12 @@ def _all_records(store: AnyStore) -> Iterator[list[PlainRecord]]:
     distinct = " + ".join(f"(SELECT count(DISTINCT {key}) FROM {table})" for table, key in _PLAIN_TABLES.items())  # noqa: S608
     [(total,)] = store.sql(f"SELECT {distinct}")[1]
     bar = Progress(total, "rewards and other records", say, tells_short=False)
+    at_once = min(spans_at_once(total), _RECORDS_AT_ONCE)
     done = 0
     for table, key in _PLAIN_TABLES.items():
         where = "true"
         while True:
-            page = f"SELECT {key} FROM {table} WHERE {where} ORDER BY 1 LIMIT {_RECORDS_AT_ONCE}"  # noqa: S608
+            page = f"SELECT {key} FROM {table} WHERE {where} ORDER BY 1 LIMIT {at_once}"  # noqa: S608
             [(last,)] = store.sql(f"SELECT max({key}) FROM ({page})")[1]  # noqa: S608
             if last is None:
                 break
@@ -177,38 +192,60 @@ def _records(store: AnyStore, table: str, where: str) -> list[PlainRecord]:
     return [decode_plain_record(document) for (document,) in rows]
 
 
-def _of_trajectories(store: AnyStore, ids: tuple[str, ...], named: set[str]) -> Iterator[list[SpanRow]]:
-    """The spans of each; `named` gets the ids of the runs and of their traces."""
-    written: set[str] = set()  # a trace may be in several runs
-    bar = Progress(len(ids), "runs", say, tells_short=False)
-    for done, id in enumerate(ids, start=1):
-        run = store.trajectory(id).id
-        spans = [span for span in store.spans(run) if span.trace_id not in written]
-        traces = {span.trace_id for span in spans}
-        written |= traces
-        named |= {run, *traces}
-        yield spans
+def _of_runs(store: AnyStore, runs: TextsOnDisk, traces: TextsOnDisk) -> Iterator[list[SpanRow]]:
+    """The spans of these, one trace after the other; `traces` gets the ids of their traces, of which one may be in
+    several runs."""
+    bar = Progress(len(runs), "runs", say, tells_short=False)
+    done = 0
+    for ids in runs.parts(_IDS_AT_ONCE):
+        new = [(trace, spans) for trace, spans in _traces_of(store, ids) if traces.adds(trace)]
+        for part in sized_parts(new, spans_at_once(0)):
+            for found in _by_trace(store, part):
+                yield [span for span in found if not is_mark(span)]
+        done += len(ids)
         bar(done)
 
 
-def _everything(store: AnyStore) -> Iterator[list[SpanRow]]:
-    """One trace after the other, in order of start, some thousand spans at a time, with progress."""
-    _, rows = store.sql(
-        f"""SELECT trace_id, count(*) FROM span_records
-        WHERE ({IS_STAND_IN} OR NOT ({IS_MARK})) AND (trajectory_id IN ({LEFT_OUT})) IS NOT TRUE
-        GROUP BY trace_id ORDER BY min(start_ns), trace_id"""  # noqa: S608
-    )
-    bar = Progress(sum(spans for _, spans in rows), "spans", say, tells_short=False)
-    traces: list[str] = []
-    span_count = done = 0
-    for place, (trace_id, spans) in enumerate(rows, start=1):
-        traces.append(trace_id)
-        span_count += spans
-        if span_count >= _SPANS_AT_ONCE or place == len(rows):
-            of_trace: dict[str, list[SpanRow]] = {trace: [] for trace in traces}
-            for span in store.spans_of_traces(traces):
-                of_trace[span.trace_id].append(span)
-            yield from of_trace.values()
-            done += span_count
-            bar(done)
-            traces, span_count = [], 0
+def _traces_of(store: AnyStore, ids: list[str]) -> list[tuple[str, int]]:
+    """The traces of these runs, and those that link to them, in order of start, with the number of spans of each."""
+    runs, query = set(ids), "SELECT DISTINCT trajectory_id, trace_id FROM span_records WHERE trajectory_id IN ({0})"
+    named = store.sql(f"{query} OR trace_id IN ({{0}})".format(listed(ids)))[1]
+    above = {part for id in runs.difference(*named) for part in before_colons(id)}
+    found = {trace for _, trace in (*named, *store.sql(query.format(listed(above) or "NULL"))[1])}
+    new = found
+    while new:
+        linking = store.sql(f"SELECT trace_id FROM links WHERE linked_trace_id IN ({listed(new)})")[1]  # noqa: S608
+        new = {trace for (trace,) in linking} - found
+        found |= new
+    return [(trace, spans) for trace, spans, _ in _sizes(store, f"trace_id IN ({listed(found)})", "3, 1")]
+
+
+def _sizes(store: AnyStore, where: str, order: str) -> list[tuple[str, int, int]]:
+    """The ids of traces, each with the number of its spans and its start."""
+    query = f"SELECT trace_id, count(*), min(start_ns) FROM span_records WHERE {where} GROUP BY 1 ORDER BY {order}"  # noqa: S608
+    return [(trace, spans, start_ns) for trace, spans, start_ns in store.sql(query)[1]]
+
+
+def _everything(store: AnyStore, traces: TextsOnDisk) -> Iterator[list[SpanRow]]:
+    """One trace after the other, in order of start, with progress; `traces` gets their ids."""
+    where = f"({IS_STAND_IN} OR NOT ({IS_MARK})) AND (trajectory_id IN ({LEFT_OUT})) IS NOT TRUE"
+    after = ""
+    while page := _sizes(store, where + after, f"1 LIMIT {_TRACES_AT_ONCE}"):
+        traces.add(page)
+        after = f" AND trace_id > {quoted(page[-1][0])}"
+    total = traces.total()
+    bar = Progress(total, "spans", say, tells_short=False)
+    done = 0
+    for part in traces.parts(spans_at_once(total)):
+        for found in _by_trace(store, part):
+            yield found
+            done += len(found)
+        bar(done)
+
+
+def _by_trace(store: AnyStore, traces: list[str]) -> Iterator[list[SpanRow]]:
+    of_trace: dict[str, list[SpanRow]] = {trace: [] for trace in traces}
+    for span in store.spans_of_traces(traces):
+        of_trace[span.trace_id].append(span)
+    for trace in traces:
+        yield of_trace.pop(trace)

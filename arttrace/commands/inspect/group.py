@@ -18,7 +18,7 @@ from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
-from arttrace.store.access.summary_pages import batched
+from arttrace.store.bounded_parts import batched
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import BY, group_key, keys_by, own_key

@@ -31,7 +31,7 @@ from arttrace.rewards.judgements import key_of_runs
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.rewards.selection import judgeable, not_judged
 from arttrace.store import AnyStore
-from arttrace.store.access.summary_pages import batched
+from arttrace.store.bounded_parts import batched
 from arttrace.store.server.owner import hold_store
 from arttrace.store.sql_text import listed
 from arttrace.system.errors import JudgeError, StoreError

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -22,6 +23,9 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store.file.prune import Pruned
 from arttrace.store.rows.summary import TrajectorySummary
 from arttrace.system.paths import DataDir
+
+_PARTS, _LEAST_ROWS, _MOST_ROWS = 20, 500, 20_000
+"""Of a view that an owner is asked for: for each part it looks through the whole view."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -231,6 +235,23 @@ class AnyStore(ABC):
             Stopped: The query takes longer than 300 seconds.
         """
         raise NotImplementedError
+
+    def sql_pages(self, view: str, key: str) -> Iterator[list[tuple[Any, ...]]]:
+        """All rows of a view, a bounded number at a time. What comes into the store meanwhile may be among them or not.
+
+        Args:
+            view: Its name.
+            key: The column by whose values the rows are parted where the owner is asked for one page after the other.
+
+        Raises:
+            StoreError: As sql does.
+        """
+        [(total,)] = self.sql(f'SELECT count(*) FROM "{view}"')[1]  # noqa: S608
+        rows = min(max(total // _PARTS, _LEAST_ROWS), _MOST_ROWS)
+        parts = max(math.ceil(total / rows), 1)
+        for part in range(parts):
+            where = f"WHERE hash(coalesce(\"{key}\"::VARCHAR, '')) % {parts} = {part}" if parts > 1 else ""
+            yield self.sql(f'SELECT * FROM "{view}" {where}')[1]  # noqa: S608
 
     @operation
     def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:

@@ -107,11 +107,13 @@ class OwnerClient:
 
     def _send(self, method: str, path: str, **content: Any) -> bytes:
         try:
-            answer = self._client.request(method, path, **content)
+            # httpx's response is in a cycle: what it keeps of its content stays in memory until cycles are looked for.
+            with self._client.stream(method, path, **content) as answer:
+                said = b"".join(answer.iter_bytes())
         except (httpx.TransportError, httpx.InvalidURL, OSError) as error:
             raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
         if answer.status_code == httpx.codes.OK:
-            return answer.content
+            return said
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             what = "does not take the key of ARTTRACE_API_KEY" if self._has_key else "asks for a key"
             raise StoreError(
@@ -120,7 +122,7 @@ class OwnerClient:
                 "--dir, on its own machine only: start it with --api-key-file to ask it from elsewhere.",
             )
         try:
-            failure = msgspec.json.decode(answer.content, type=Failure)
+            failure = msgspec.json.decode(said, type=Failure)
         except msgspec.DecodeError:
             failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off

@@ -23,7 +23,8 @@ from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.access.any_store import AnyStore
-from arttrace.store.access.sql import run_query
+from arttrace.store.access.sql import query_pages, run_query
+from arttrace.store.bounded_parts import sized_parts, spans_at_once
 from arttrace.store.file import cancellation, reading
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.ingest.pause_gc import gc_paused
@@ -58,7 +59,7 @@ _of_messages = re.compile(r"\b(messages|calls)\b", re.IGNORECASE).search
 _TO_READ = f"operation IN {semconv.CALL_OPERATIONS} AND prompt IS NULL"
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
 _NAMED_ONE_BY_ONE = 32  # then DuckDB knows beforehand what to look for, and skips the blocks that cannot hold it
-_SPANS_AT_ONCE = 5_000  # of runs that are built: fewer, and the tables are looked through more often
+_SPANS_AT_ONCE, _ROWS_OF_PAGE = 5_000, 200
 
 _Used = tuple[str, list[Any]]
 
@@ -207,6 +208,19 @@ class StoreQueries(AnyStore):
 
     def sql(self, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """As AnyStore.sql."""
+        self._make_ready(query)
+        with cancellation.bounded(), self._file.reading() as connection:
+            return run_query(connection, query)
+
+    def sql_pages(self, view: str, key: str) -> Iterator[list[tuple[Any, ...]]]:
+        """As AnyStore.sql_pages: one query, whose answer DuckDB makes as it is read."""
+        query = f'SELECT * FROM "{view}"'  # noqa: S608
+        self._make_ready(query)
+        with self._file.reading() as connection:
+            yield from query_pages(connection, query, _ROWS_OF_PAGE)
+
+    def _make_ready(self, query: str) -> None:
+        """Stores what the views that a query names say of runs that were not read before."""
         with self._file.lock:
             connection = self._file.opened()
             with self._file.if_possible():
@@ -214,15 +228,13 @@ class StoreQueries(AnyStore):
                     mark_rewarded(connection)
                 place(connection, reading.of_runs)
         try:
-            if _of_tools(query):  # those that no span recorded are known once a trajectory is built
-                self._summaries(self._stored_ids())
-            elif _of_messages(query):  # those that stand beside their calls likewise
-                self._summaries(self._with_calls_to_read())
+            # Tool calls that no span recorded, and messages beside their calls, are known once a trajectory is built.
+            ids = self._stored_ids(unread=True) if _of_tools(query) else []
+            for _ in self._read(self._with_calls_to_read() if not ids and _of_messages(query) else ids):
+                pass
         except cancellation.Stopped as stopped:
             why = f"{stopped.message}: it reads the runs that were not read before"
             raise cancellation.Stopped(why, "What was read is kept: try again.") from stopped
-        with cancellation.bounded(), self._file.reading() as connection:
-            return run_query(connection, query)
 
     def _stored_ids(
         self,
@@ -232,6 +244,7 @@ class StoreQueries(AnyStore):
         entry: str | None = None,
         used: _Used | None = None,
         since_ns: int | None = None,
+        unread: bool = False,
         limit: int | None = None,
     ) -> list[str]:
         """The ids in `span_records.trajectory_id` that may match the conditions, newest last: those of trajectories, or
@@ -239,6 +252,9 @@ class StoreQueries(AnyStore):
         query = f"SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {OF_RUNS}"  # noqa: S608
         values: list[Any] = []
         conditions: list[tuple[str, list[Any]]] = []
+        if unread:
+            query += " AND trajectory_id NOT IN (SELECT trajectory_id FROM summaries WHERE version = ?)"
+            values.append(SUMMARY_VERSION)
         if ids is not None:
             query += f" AND trajectory_id IN ({_ITEMS})"
             values.append(sorted({*ids, *(part for id in ids for part in before_colons(id))}))
@@ -284,19 +300,27 @@ class StoreQueries(AnyStore):
             rows = connection.execute(query, [SUMMARY_VERSION, list(stored_ids)]).fetchall()
         known = {id for id, _ in rows}
         found = {one.id: one for _, document in rows if (one := _summary.decode(document)) is not None}
-        unread, done = [id for id in stored_ids if id not in known], 0
-        tell = reading.of_runs(len(unread))
-        for missing in self._parts(unread):
-            found.update((one.id, one) for one in self._summarise(missing))
-            done += len(missing)
-            tell(done)
+        for made in self._read([id for id in stored_ids if id not in known]):
+            found.update((one.id, one) for one in made)
         return list(found.values())
 
+    def _read(self, unread: Sequence[str]) -> Iterator[list[TrajectorySummary]]:
+        """Summaries that are made and stored now, some at a time."""
+        query = f"SELECT trajectory_id, count(*) FROM span_records WHERE trajectory_id IN ({_ITEMS}) GROUP BY 1"  # noqa: S608
+        with self._file.reading() as connection:
+            [(stored,)] = connection.execute("SELECT count(*) FROM span_records").fetchall()
+            spans = dict(connection.execute(query, [list(unread)]).fetchall()) if unread else {}
+        done, tell, at_once = 0, reading.of_runs(len(unread)), min(spans_at_once(stored), _SPANS_AT_ONCE)
+        for missing in sized_parts(((id, spans.get(id, 0)) for id in unread), at_once):
+            yield self._summarise(missing)
+            done += len(missing)
+            tell(done)
+
     def _with_calls_to_read(self) -> list[str]:
-        """The ids of calls whose messages are not on their spans as such."""
+        """The ids of calls that were not read before and whose messages are not on their spans as such."""
         query = f"SELECT DISTINCT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND {_TO_READ}"  # noqa: S608
         asked = set(self._column(query, []))
-        return [id for id in self._stored_ids() if id in asked] if asked else []
+        return [id for id in self._stored_ids(unread=True) if id in asked] if asked else []
 
     def _to_read(self, built: Sequence[Trajectory]) -> set[tuple[str, str]]:
         """Such calls of trajectories, by trace and span id."""
@@ -305,22 +329,6 @@ class StoreQueries(AnyStore):
             GROUP BY ALL HAVING count(prompt) = 0"""  # noqa: S608
         with self._file.reading() as connection:
             return set(connection.execute(query, [traces]).fetchall()) if traces else set()
-
-    def _parts(self, stored_ids: Sequence[str]) -> Iterator[list[str]]:
-        """The ids in parts of about `_SPANS_AT_ONCE` spans, in the same order."""
-        query = f"SELECT trajectory_id, count(*) FROM span_records WHERE trajectory_id IN ({_ITEMS}) GROUP BY 1"  # noqa: S608
-        with self._file.reading() as connection:
-            spans = dict(connection.execute(query, [list(stored_ids)]).fetchall()) if stored_ids else {}
-        part: list[str] = []
-        span_count = 0
-        for id in stored_ids:
-            part.append(id)
-            span_count += spans.get(id, 0)
-            if span_count >= _SPANS_AT_ONCE:
-                yield part
-                part, span_count = [], 0
-        if part:
-            yield part
 
     @gc_paused()
     def _summarise(self, stored_ids: Sequence[str]) -> list[TrajectorySummary]:

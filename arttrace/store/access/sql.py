@@ -36,11 +36,24 @@ _explaining = re.compile(
 
 def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Column names and rows. Raises StoreError if DuckDB refuses the query, or if it would write."""
+    with _only_reading(connection, query):
+        columns, pages = _columns_and_pages(connection, query, _ROWS_AT_ONCE)
+        return columns, _bounded(pages)
+
+
+def query_pages(connection: duckdb.DuckDBPyConnection, query: str, rows: int) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows, so many at a time, as DuckDB finds them. Raises StoreError as run_query does."""
+    with _only_reading(connection, query):
+        yield from _columns_and_pages(connection, query, rows)[1]
+
+
+@contextlib.contextmanager
+def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[None]:
     try:
         _check(connection, query)
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            return _columns_and_rows(connection, query)
+            yield
         finally:
             with contextlib.suppress(duckdb.Error):  # a fatal error has ended it
                 connection.execute("ROLLBACK")
@@ -99,7 +112,9 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
                 waiting.extend(parts)
 
 
-def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _columns_and_pages(
+    connection: duckdb.DuckDBPyConnection, query: str, rows: int
+) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
     described = connection.sql(query)  # it is not run for that
     columns, types = list(described.columns), [str(type) for type in described.types]
     zoned = [at for at, type in enumerate(types) if type == _ZONED]
@@ -108,16 +123,20 @@ def _columns_and_rows(connection: duckdb.DuckDBPyConnection, query: str) -> tupl
         names = ", ".join(f"c{at}" for at in range(len(types)))
         query = f"SELECT {casts} FROM (\n{query.strip().rstrip(';')}\n) AS q({names})"  # noqa: S608
         _check(connection, query)
-    rows = _bounded(connection.execute(query))
-    return columns, [_in_utc(row, zoned) for row in rows] if zoned else rows
+    return columns, _pages(connection.execute(query), rows, zoned)
 
 
-def _bounded(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
+def _pages(result: duckdb.DuckDBPyConnection, rows: int, zoned: Sequence[int]) -> Iterator[list[tuple[Any, ...]]]:
+    while some := result.fetchmany(rows):
+        cancellation.check()
+        yield [_in_utc(row, zoned) for row in some] if zoned else some
+
+
+def _bounded(pages: Iterator[list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
     """The rows. Raises StoreError if they take more memory than an answer may."""
     rows: list[tuple[Any, ...]] = []
     size = 0
-    while some := result.fetchmany(_ROWS_AT_ONCE):
-        cancellation.check()
+    for some in pages:
         size += sum(map(_size, some))
         if size > MAX_ANSWER_BYTES:
             raise StoreError(

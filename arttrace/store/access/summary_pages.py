@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TypeVar
 
 from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.queries import OF_RUNS
+from arttrace.store.bounded_parts import batched
 from arttrace.store.file.reading import InParts
 from arttrace.store.rows.span_membership import BEGAN
 from arttrace.store.rows.summary import SUMMARY_VERSION, TrajectorySummary
@@ -27,8 +26,6 @@ UNREAD = f"SELECT count(DISTINCT trajectory_id) {_UNREAD}"
 
 NEWEST_UNREAD = f"""SELECT trajectory_id, count(*) {_UNREAD} GROUP BY 1 ORDER BY {BEGAN} DESC, 1 LIMIT {{}}"""
 """The ids of some of them and the number of spans of each, newest first."""
-
-T = TypeVar("T")
 
 
 def summary_pages(
@@ -61,10 +58,3 @@ def _page(store: AnyStore, before: tuple[int, str] | None, since_ns: int | None)
             if "unknown field `since_ns`" not in error.message:  # an owner of an earlier version
                 raise
     return store.recorded_ids(limit=_IDS_OF_PAGE, before=before)
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of this length; the last may be shorter."""
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part

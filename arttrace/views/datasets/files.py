@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from arttrace.formats.datasets.forms import Form, Row, Unsuitable
+from arttrace.store.bounded_parts import batched
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import whole_file
 
-_ROWS_AT_ONCE = 1000
+_ROWS_OF_GROUP, _BYTES_OF_GROUP, _ROWS_AT_ONCE = 1000, 4 << 20, 100
 _TOOLS = "tool definitions that differ in shape from those of the first rows, which a Parquet column does not hold"
 
 
@@ -94,14 +95,16 @@ class _Parquet(RowFile):
         self._columns = _COLUMNS[form]
         self._has_tools = form is Form.VERL_SFT
         self._tools: pa.DataType | None = None
-        self._rows: list[Row] = []
+        self._rows: list[bytes] = []  # a tenth of what they are as objects
+        self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, row: Row) -> None:
         if row.get("tools") and not self._takes(row["tools"]):
             raise Unsuitable(_TOOLS)
-        self._rows.append(row)
-        if len(self._rows) >= _ROWS_AT_ONCE:
+        self._rows.append(msgspec.msgpack.encode(row))
+        self._bytes += len(self._rows[-1])
+        if len(self._rows) >= _ROWS_OF_GROUP or self._bytes >= _BYTES_OF_GROUP:
             self._flush()
 
     def _takes(self, tools: list[Any]) -> bool:
@@ -120,8 +123,12 @@ class _Parquet(RowFile):
         schema = pa.schema(list(columns.items()))
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
-        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=schema))
-        self._rows = []
+        parts = [
+            pa.Table.from_pylist([msgspec.msgpack.decode(row) for row in part], schema=schema)
+            for part in batched(self._rows, _ROWS_AT_ONCE)
+        ]
+        self._writer.write_table(pa.concat_tables([schema.empty_table(), *parts]))
+        self._rows, self._bytes = [], 0
 
     def close(self) -> None:
         if self._rows or self._writer is None:

@@ -18,12 +18,12 @@ from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences
 from arttrace.store import AnyStore
+from arttrace.store.bounded_parts import spans_at_once
 from arttrace.trajectories.conversations import conversations, main_conversation, with_ends
 from arttrace.trajectories.groups import task_key
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
 
-_SPANS_AT_ONCE = 5_000
 NOT_IN_THE_MEAN = "rewards that are in no mean_reward: the run is rewarded otherwise than its group"
 
 
@@ -98,7 +98,7 @@ def selected_rows(
     with RunIndex(store, selection.wanted) as runs:
         done = 0
         begun, is_held_out = "", False
-        for part in runs.groups(_SPANS_AT_ONCE, whole=selection.compares):
+        for part in runs.groups(spans_at_once(runs.spans), whole=selection.compares):
             ids = [id for _, members in part for id in members]
             built = {run.id: run for run in store.trajectories(ids=ids)}
             for key, members in part:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import whole_file
 
-ROWS_AT_ONCE = 50_000
-"""About as many rows of a view are in memory."""
+_ROWS_OF_GROUP, _BYTES_OF_GROUP = 50_000, 16 << 20
 
 _TYPES = {
     "BIGINT": pa.int64(),
@@ -57,22 +55,28 @@ def _write(
 ) -> int:
     schema = pa.schema([(name, _TYPES.get(kind, pa.string())) for name, kind in kinds.items()])
     [(total,)] = store.sql(f'SELECT count(*) FROM "{view}"')[1]  # noqa: S608
-    parts = max(math.ceil(total / ROWS_AT_ONCE), 1)
     key = "trajectory_id" if "trajectory_id" in kinds else next(iter(kinds))
     written = 0
     with (
         whole_file(folder / f"{view}.parquet") as file,
         pq.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
-        for part in range(parts):
-            where = f"WHERE hash(coalesce(\"{key}\"::VARCHAR, '')) % {parts} = {part}" if parts > 1 else ""
-            _, rows = store.sql(f'SELECT * FROM "{view}" {where}')  # noqa: S608
-            values = list(zip(*rows, strict=True)) or [() for _ in schema]
-            arrays = [_array(column, field) for column, field in zip(values, schema, strict=True)]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        waiting = [schema.empty_table()]
+        for rows in store.sql_pages(view, key):
+            waiting.append(_table(rows, schema))
             written += len(rows)
+            if sum(map(len, waiting)) >= _ROWS_OF_GROUP or sum(one.nbytes for one in waiting) >= _BYTES_OF_GROUP:
+                writer.write_table(pa.concat_tables(waiting))
+                waiting = [schema.empty_table()]
             progress(view, written, total)
+        writer.write_table(pa.concat_tables(waiting))
     return written
+
+
+def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    values = list(zip(*rows, strict=True)) or [() for _ in schema]
+    arrays = [_array(column, field) for column, field in zip(values, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _array(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
