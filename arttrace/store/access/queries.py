@@ -213,10 +213,10 @@ class StoreQueries(AnyStore):
             return run_query(connection, query)
 
     def sql_pages(self, view: str, key: str) -> Iterator[list[tuple[Any, ...]]]:
-        """As AnyStore.sql_pages: one query, whose answer DuckDB makes as it is read."""
+        """As AnyStore.sql_pages."""
         query = f'SELECT * FROM "{view}"'  # noqa: S608
         self._make_ready(query)
-        with self._file.reading() as connection:
+        with self._file.reading() as connection:  # one answer, which DuckDB makes as it is read
             yield from query_pages(connection, query, _ROWS_OF_PAGE)
 
     def _make_ready(self, query: str) -> None:
