@@ -286,6 +286,20 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.parametrize("command", [["ls"], ["show", "run-x"], ["stats"]], ids=lambda words: words[0])
+def test_a_command_that_opens_the_store_itself_loads_no_server_and_no_client(data: DataDir, command: list[str]) -> None:
+    fill(data, {"run-x": "s"})
+    program = (
+        "import atexit, sys; from arttrace.commands import main\n"
+        "names = {'httpx', 'uvicorn', 'starlette'}\n"
+        "atexit.register(lambda: print('loaded:', sorted(names & set(sys.modules)), file=sys.stderr))\n"
+        "main()"
+    )
+    words = [sys.executable, "-c", program, *command, "--dir", str(data.root)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "loaded: []"), done.stderr
+
+
 def test_a_judge_that_would_be_asked_at_the_agents_address_is_told(
     arttrace: Command, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

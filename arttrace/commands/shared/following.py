@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from arttrace.store import AnyStore
-from arttrace.store.server.owner import hold_store
 from arttrace.system.journal import list_segments
 from arttrace.system.paths import DataDir, endpoints
+from arttrace.system.processes import signals_after_imports
 from arttrace.views import terminal
 from arttrace.views.console.events import Events, RunEvent, line
 from arttrace.views.labels import short_id
@@ -26,6 +26,8 @@ def watched_store(data: DataDir) -> Iterator[AnyStore]:
     """The store, opened so that other commands keep working; if nothing was captured yet, waits until something is.
     Ctrl-C ends the body without an error. Raises StoreError."""
     with contextlib.suppress(KeyboardInterrupt):
+        with signals_after_imports(takes_long=False):
+            from arttrace.store.server.owner import hold_store  # a server, which a list that is printed once needs not
         if not (data.url or endpoints()[0] or _anything(data)):
             click.echo(f"waiting for the first run in {data.root}", err=True)
             while not _anything(data):

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import httpx
 import msgspec
 
 from arttrace.formats.journal_entry import encode_records
 from arttrace.records.record import Record
 from arttrace.store.access.operations import OPERATIONS
 from arttrace.system.errors import MayPass, StoreError
+from arttrace.system.processes import signals_after_imports
 
 MSGPACK, JSON_LINES = "application/msgpack", "application/x-ndjson"
 
 _POST_BYTES = 8 << 20
-_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+_TIMEOUT_S, _CONNECT_S = 600.0, 5.0
 
 
 class _OwnerReply(msgspec.Struct, frozen=True):
@@ -50,11 +50,18 @@ class OwnerClient:
     """A client of one owner. Threads may share it."""
 
     def __init__(self, url: str, token: str | None) -> None:
+        with signals_after_imports(takes_long=False):
+            import httpx  # most commands ask no owner, and it is a quarter of what they import
+
         self.url = url
         headers = {"accept": MSGPACK} | ({"authorization": f"Bearer {token}"} if token else {})
         self._has_key = bool(token)
         self._client = httpx.Client(
-            base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=url.startswith("https:")
+            base_url=url,
+            headers=headers,
+            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
+            trust_env=False,
+            verify=url.startswith("https:"),
         )
 
     def request(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -106,6 +113,8 @@ class OwnerClient:
         return self._send("POST", path, content=body, headers={"content-type": kind})
 
     def _send(self, method: str, path: str, **content: Any) -> bytes:
+        import httpx
+
         try:
             # httpx's response is in a cycle: what it keeps of its content stays in memory until cycles are looked for.
             with self._client.stream(method, path, **content) as answer:
