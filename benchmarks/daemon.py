@@ -34,7 +34,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_trajectories
 from trainer.daemon.config import DaemonConfig
 from trainer.daemon.gateway import FoundGateway
-from trainer.daemon.machine import Daemon
+from trainer.daemon.state_machine import Daemon
 from trainer.grpo.batch import make_batch
 from trainer.grpo.selection import choose
 from trainer.learner import LearnerConfig, make_learner

@@ -140,8 +140,8 @@ def test_what_ends_together_is_written_together_and_what_finds_no_room_is_refuse
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
-    monkeypatch.setattr("arttrace.capture.export.turns._TURN_S", 60.0)
-    monkeypatch.setattr("arttrace.capture.export.turns._CROWDED_S", 60.0)
+    monkeypatch.setattr("arttrace.capture.export.worker_pacing._TURN_S", 60.0)
+    monkeypatch.setattr("arttrace.capture.export.worker_pacing._CROWDED_S", 60.0)
     monkeypatch.setattr(recorder_module, "GATHER_S", 60.0)
     recorder = Recorder(Settings(DataDir(tmp_path)))
     appended: list[tuple[bytes, ...]] = []

@@ -14,8 +14,8 @@ from recorded_runs import recorded_group
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from trainer.daemon.config import DaemonConfig
-from trainer.daemon.machine import Daemon
 from trainer.daemon.scoring import JudgeTerms
+from trainer.daemon.state_machine import Daemon
 from trainer.gateway.status import EngineStatus
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics

@@ -75,7 +75,7 @@ def child(start: Start) -> None:
     if sys.platform == "linux":  # never left behind
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
-    from trainer.daemon import machine
+    from trainer.daemon import state_machine
     from trainer.learner import base
     from trainer.learner.packed import engine as packed
     from trainer.policies import checkpoints
@@ -84,7 +84,7 @@ def child(start: Start) -> None:
     torch.set_num_threads(1)
     if start.stop is not None:
         place, version = start.stop.split(":")
-        write, save, optimise = machine.write_state, base.save_adapter, packed.PackedLearner._optimise
+        write, save, optimise = state_machine.write_state, base.save_adapter, packed.PackedLearner._optimise
 
         def stopping_write(directory: Path, now: Any) -> None:
             write(directory, now)
@@ -120,7 +120,7 @@ def child(start: Start) -> None:
 
         reporters.Reporters.catch_up = stopping_catch_up  # type: ignore[method-assign]
         checkpoints.Checkpoints.complete = stopping_complete  # type: ignore[method-assign]
-        machine.write_state, base.save_adapter = stopping_write, stopping_save
+        state_machine.write_state, base.save_adapter = stopping_write, stopping_save
         packed.PackedLearner._optimise = stopping_optimise  # type: ignore[method-assign]
     from arttrace.commands import main
 

@@ -15,15 +15,15 @@ import torch
 from arttrace.records.values.learned_tokens import Columns
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
+from trainer.learner.distributed import gathered, largest, least, rank_and_count, total
 from trainer.learner.interface import NotFinite, Progress, Sample, StepMetrics
 from trainer.learner.machine.fitting import room
 from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
 from trainer.learner.policy_model import fitted_to_machine, trainable
-from trainer.learner.ranks import gathered, largest, least, rank_and_count, total
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
+from trainer.learner.stale_adapter import check_nearest, sample_of
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
-from trainer.learner.versions import check_nearest, sample_of
 from trainer.output.quiet import quiet
 from trainer.policies.base_weights import weights_digest
 from trainer.policies.learned_file import Fates, columns_of, write_learned

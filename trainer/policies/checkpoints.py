@@ -28,9 +28,9 @@ from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
 from arttrace.system.private_files import make_directory
 from arttrace.system.processes import is_alive
-from trainer.policies.adapters import same_adapter
 from trainer.policies.files import DROPPED, STATE
-from trainer.policies.room import ROOM, Room
+from trainer.policies.same_adapter import same_adapter
+from trainer.policies.spare_file import ROOM, Room
 
 _MANIFEST, _PRUNED, _LOCK, _ROLLBACK = "manifest.json", "pruned.json", "train.lock", "rollback.json"
 _UNFINISHED = ".manifest.json"

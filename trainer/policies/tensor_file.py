@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from trainer.policies.room import ROOM
+from trainer.policies.spare_file import ROOM
 
 _NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
 _PART = 4 << 20

@@ -26,7 +26,7 @@ from arttrace.capture.export.open_span import Lasting, Opened
 from arttrace.capture.export.sampling import RunBuffer
 from arttrace.capture.export.span_rows import span_row
 from arttrace.capture.export.spool import Counts, SpoolWriter
-from arttrace.capture.export.turns import GATHER_S, PAUSE_S, Turns
+from arttrace.capture.export.worker_pacing import GATHER_S, PAUSE_S, Turns
 from arttrace.records import semconv
 from arttrace.records.record import Record, encode_record
 from arttrace.system import native_threads

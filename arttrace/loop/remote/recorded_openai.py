@@ -13,7 +13,7 @@ from typing import Any
 
 from openai import AsyncOpenAI, OpenAI
 
-from arttrace.loop.remote.answers import RecordedAnswer, recorded_answer
+from arttrace.loop.remote.recorded_answer import RecordedAnswer, recorded_answer
 from arttrace.loop.trajectory import Trajectory
 
 

@@ -22,7 +22,7 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from trainer.daemon.config import DaemonConfig
 from trainer.daemon.gateway import FoundGateway
-from trainer.daemon.machine import Daemon
+from trainer.daemon.state_machine import Daemon
 from trainer.gateway.status import ServingFile
 from trainer.learner import make_learner
 from trainer.learner.config import LearnerConfig

@@ -19,8 +19,8 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
+from trainer.learner.stale_adapter import check_nearest, sigmas_nearer
 from trainer.learner.trl.engine import TrlLearner
-from trainer.learner.versions import check_nearest, sigmas_nearer
 
 BFLOAT16 = LearnerConfig(lora_rank=8, learning_rate=1e-3, max_logprob_difference=1.0)
 """The bounds of bfloat16, which a neighbouring version passes."""

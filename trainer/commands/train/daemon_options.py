@@ -26,10 +26,10 @@ from trainer.commands.train.choices import describe, machine_choices
 from trainer.commands.train.report import base_model_to_train, print_step, require_base_model, require_served
 from trainer.daemon.config import DaemonConfig, load_config, names
 from trainer.daemon.gateway import FoundGateway
-from trainer.daemon.machine import Daemon
 from trainer.daemon.prometheus import render, serving_metrics
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState
+from trainer.daemon.state_machine import Daemon
 from trainer.learner import make_learner
 from trainer.learner.interface import Learner
 from trainer.output.log import LogFormat, ShownElsewhere, logging_to

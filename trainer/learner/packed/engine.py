@@ -18,6 +18,7 @@ import torch
 
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
+from trainer.learner.distributed import rank_and_count, total
 from trainer.learner.packed.attention import NAME, Kernel, usual_kernel, visiting
 from trainer.learner.packed.checks import check_model
 from trainer.learner.packed.forest import Forest, plant, split_forests
@@ -32,7 +33,6 @@ from trainer.learner.policy_model import (
     take_inputs_as_they_are,
     trainable,
 )
-from trainer.learner.ranks import rank_and_count, total
 from trainer.learner.samples import PlannedStep, TokenRow
 from trainer.output.quiet import quiet
 from trainer.policies.learned_file import Fates

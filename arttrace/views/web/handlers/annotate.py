@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.views.web.addresses import escaped
 from arttrace.views.web.forms import read_form
-from arttrace.views.web.handlers.answers import reader_of
+from arttrace.views.web.handlers.request_fields import reader_of
 from arttrace.views.web.models.annotation import MAX_NOTE, given, last_said, taken_back
 from arttrace.views.web.models.run_page import agent_rows, note_rows, reward_rows
 from arttrace.views.web.rendering import page

@@ -9,7 +9,7 @@ from arttrace.store import TrajectorySummary
 from arttrace.store.sql_text import listed
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import is_group
-from arttrace.views.web.handlers.answers import reader_of
+from arttrace.views.web.handlers.request_fields import reader_of
 from arttrace.views.web.models.group_page import compare, group_row, group_rows, members
 from arttrace.views.web.models.transcript import TranscriptEntry, transcript
 from arttrace.views.web.rendering import page

@@ -19,7 +19,7 @@ from arttrace.views.costs.prices import load_prices
 from arttrace.views.costs.usage import cost_of_run, cost_words
 from arttrace.views.langfuse.state import links
 from arttrace.views.web.addresses import escaped
-from arttrace.views.web.handlers.answers import integer, reader_of
+from arttrace.views.web.handlers.request_fields import integer, reader_of
 from arttrace.views.web.models.blocks import EntryBlock, blocks
 from arttrace.views.web.models.content import shown
 from arttrace.views.web.models.copies import as_curl, as_json, as_markdown, versions_of

@@ -14,7 +14,7 @@ from arttrace.store.sql_text import quoted
 from arttrace.system.errors import StoreError
 from arttrace.trajectories import sequences
 from arttrace.views.web.addresses import escaped
-from arttrace.views.web.handlers.answers import integer, reader_of
+from arttrace.views.web.handlers.request_fields import integer, reader_of
 from arttrace.views.web.handlers.run import head_of, once_read
 from arttrace.views.web.models.blocks import blocks
 from arttrace.views.web.models.tokens.learned import (

@@ -11,7 +11,7 @@ from arttrace.system.errors import StoreError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
-from arttrace.views.web.handlers.answers import integer, reader_of
+from arttrace.views.web.handlers.request_fields import integer, reader_of
 from arttrace.views.web.models.run_list import run_row
 from arttrace.views.web.models.training_page import DaemonStatus, ServedPolicy, charts, doing, versions
 from arttrace.views.web.rendering import page

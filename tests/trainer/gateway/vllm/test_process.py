@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.gateway.engines.vllm import guard
+from trainer.gateway.engines.vllm import process_group
 from trainer.gateway.engines.vllm.process import GuardedProcess
 
 # Starts a child of its own, writes both ids, and ignores the polite signal.
@@ -116,5 +116,5 @@ def test_a_file_that_another_thread_of_the_guard_removed_first_does_not_keep_the
     scratch.mkdir()
     (scratch / "engine.lock").touch()
     monkeypatch.setattr(os, "listdir", lambda _: ["engine.sock", "engine.lock"])
-    guard.remove(str(scratch))
+    process_group.remove(str(scratch))
     assert not scratch.exists()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.gateway.engines.vllm import guard
+from trainer.gateway.engines.vllm import process_group
 
 
 class GuardedProcess:
@@ -37,7 +37,7 @@ class GuardedProcess:
         with log.open("ab") as out:
             self.log_start = out.tell()
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(grace_s), self._scratch, *command],
+                [sys.executable, "-I", "-S", process_group.__file__, str(grace_s), self._scratch, *command],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -75,4 +75,4 @@ class GuardedProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._guard.pid, signal.SIGKILL)
             self._guard.wait()
-            guard.remove(self._scratch)  # where the guard was killed
+            process_group.remove(self._scratch)  # where the guard was killed

@@ -15,7 +15,7 @@ if __name__ == "__mp_main__":
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        from trainer.gateway.engines.vllm.adapters import multiply_by_adapter
+        from trainer.gateway.engines.vllm.cpu_lora import multiply_by_adapter
 
         multiply_by_adapter()
 

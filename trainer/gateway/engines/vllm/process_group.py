@@ -1,6 +1,6 @@
 """Run one command in a process group of its own, and end the whole group when the process that asked for it is gone.
 
-Run as a script by vllm/process.py: `python -I -S guard.py GRACE SCRATCH COMMAND...`. Standard input is the
+Run as a script by vllm/process.py: `python -I -S process_group.py GRACE SCRATCH COMMAND...`. Standard input is the
 lifeline: it ends when the owner closes it or dies, by kill -9 too. Nothing but the standard library, so that it starts
 at once.
 """

@@ -1,4 +1,4 @@
-"""What the handlers share."""
+"""What the handlers read from a request: the store that the application reads, and numbers of the address."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arttrace.capture.export.turns import GATHER_S, PAUSE_S, Turns
+from arttrace.capture.export.worker_pacing import GATHER_S, PAUSE_S, Turns
 
 
 def crowded(now: float) -> Turns:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from arttrace.records.policy import PolicyStep
-from trainer.policies import room
+from trainer.policies import spare_file
 from trainer.policies.checkpoints import Checkpoints
-from trainer.policies.room import ROOM
+from trainer.policies.spare_file import ROOM
 from trainer.policies.tensor_file import write_tensors
 
 ADAPTER = "adapter_model.safetensors"
@@ -22,7 +22,7 @@ ADAPTER = "adapter_model.safetensors"
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_LEAST", 1 << 10)
+    monkeypatch.setattr(spare_file, "_LEAST", 1 << 10)
 
 
 def saving(numbers: int, seed: int = 0) -> Callable[[Path], None]:
@@ -98,7 +98,7 @@ def test_nothing_is_written_when_another_process_may_make_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is still made then would be written into the adapter that the other one puts over it."""
-    monkeypatch.setattr(room, "_PART", 0)  # it never comes to its end
+    monkeypatch.setattr(spare_file, "_PART", 0)  # it never comes to its end
     checkpoints = Checkpoints(tmp_path, "p")
     with checkpoints.only_writer():
         step, _ = checkpoints.hand_over(saving(5000))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.gateway.engines.vllm import adapters
+from trainer.gateway.engines.vllm import cpu_lora
 
 RANK, WIDTH, ADAPTERS = 4, 6, 3
 ONE_AFTER_THE_OTHER, AMONG_BASE_ROWS = [0, 0, 0, 0, 0], [2, -1, 0, 2, -1]
@@ -34,16 +34,16 @@ def test_each_row_is_multiplied_by_its_adapter(stacked: tuple[int, ...], indices
     inputs, low = random(count, WIDTH), random(count, RANK)
 
     shrunk = torch.full((count, RANK + 1), 7.0)
-    adapters.shrink(inputs, a, shrunk, named, 0.5)
+    cpu_lora.shrink(inputs, a, shrunk, named, 0.5)
     torch.testing.assert_close(shrunk[:, :RANK], 0.5 * expected(inputs, a, indices))
     assert (shrunk[:, RANK] == 7.0).all()
 
     output = random(count, 2 * WIDTH)
     wanted = output.clone()
     wanted[:, 3 : 3 + WIDTH] += expected(low, b, indices)
-    adapters.expand_slice(low, b, output, named, 3, WIDTH)
+    cpu_lora.expand_slice(low, b, output, named, 3, WIDTH)
     torch.testing.assert_close(output, wanted)
-    adapters.expand_slice(low, b, output, named, 0, WIDTH, add_inputs=False)
+    cpu_lora.expand_slice(low, b, output, named, 0, WIDTH, add_inputs=False)
     torch.testing.assert_close(output[:, :WIDTH], expected(low, b, indices))
     torch.testing.assert_close(output[:, WIDTH + 3 :], wanted[:, WIDTH + 3 :])
 
@@ -52,7 +52,7 @@ def test_each_row_is_multiplied_by_its_adapter(stacked: tuple[int, ...], indices
         output = random(count, columns)
         wanted = output.clone()
         wanted[:, :common] += expected(low, b, indices)[:, :common]
-        adapters.expand(low, b, output, named)
+        cpu_lora.expand(low, b, output, named)
         torch.testing.assert_close(output, wanted)
 
 
@@ -73,7 +73,7 @@ def vllms() -> Any:
 
 @pytest.mark.parametrize("indices", [[2, 2, 1], [2, -1, 1]], ids=["adapters", "and rows of the base model"])
 def test_vllm_calls_them_in_place_of_its_own(vllms: Any, indices: list[int]) -> None:
-    adapters.replace_in(vllms)
+    cpu_lora.replace_in(vllms)
     a, b = random(ADAPTERS, 1, RANK, WIDTH), random(ADAPTERS, 1, WIDTH, RANK)
     each = [index for index in indices for _ in range(2)]  # two tokens of each request
     inputs, low, output = random(len(each), WIDTH), torch.zeros(len(each), RANK), torch.zeros(len(each), WIDTH)
