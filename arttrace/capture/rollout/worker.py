@@ -32,16 +32,18 @@ import msgspec
 
 from arttrace.capture.api import flush, run_entry, shutdown
 from arttrace.capture.base.remote_context import VARIABLE
-from arttrace.capture.base.values import json_text
+from arttrace.capture.base.values import json_text, safe_text
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.export.lifecycle import counts
 from arttrace.capture.rollout import stdin
 from arttrace.capture.rollout.entries import bind, load_entry, run_program
 from arttrace.records.rollout import PROGRAM, RolloutJob, RolloutResult, WorkerReady
+from arttrace.records.values.lenient_json import well_formed
 
 MAX_RESULT_BYTES = 16 << 20
 _FLUSH_TIMEOUT_S = 60.0
 _LEAVE_WITHIN_S = 5.0
+_MAX_ERROR_TEXT = 2000
 
 
 class _Worker:
@@ -76,7 +78,10 @@ class _Worker:
             if self._leaving:
                 return
             traceback.print_exc()
-            result = RolloutResult(job.trajectory_id, error=f"{type(error).__name__}: {error}"[:2000])
+            if isinstance(error, _Stopped) and error.__cause__ is not None:
+                error = error.__cause__
+            said = f"{type(error).__name__}: {safe_text(error)}"[:_MAX_ERROR_TEXT]
+            result = RolloutResult(job.trajectory_id, error=well_formed(said))
         else:
             text, _cut = json_text(value, MAX_RESULT_BYTES)
             result = RolloutResult(job.trajectory_id, result=msgspec.Raw(text.encode()))
@@ -84,7 +89,7 @@ class _Worker:
 
     async def _call(self, job: RolloutJob) -> Any:
         if isinstance(self._entry, str):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, run_program, self._entry, job)
+            return await self._in_thread(partial(run_program, self._entry, job))
         args, kwargs = bind(self._entry, job.arguments) if job.as_recorded else ((), job.arguments)
         run = partial(
             run_entry,
@@ -100,13 +105,15 @@ class _Worker:
         if self._is_async:
             outcome = run()
         else:
-            in_context = partial(contextvars.Context().run, lambda: _consumed(run()))
-            outcome = await asyncio.get_running_loop().run_in_executor(self._threads, in_context)
+            outcome = await self._in_thread(partial(contextvars.Context().run, lambda: _consumed(run())))
         if inspect.isawaitable(outcome):
             return await outcome
         if isinstance(outcome, AsyncIterable):
             return [item async for item in outcome]
         return outcome
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _unstopped, call)
 
     async def _answer(self) -> None:
         while True:
@@ -124,6 +131,17 @@ class _Worker:
                 if lost and result.error is None:
                     result = RolloutResult(result.trajectory_id, error=lost, seconds=result.seconds, lost=True)
                 _write(self._answers, result)
+
+
+class _Stopped(Exception):
+    """In place of a StopIteration, its cause: a future that is to hold one is never done (up to Python 3.11)."""
+
+
+def _unstopped(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except StopIteration as error:
+        raise _Stopped from error
 
 
 def _consumed(outcome: Any) -> Any:
@@ -177,7 +195,7 @@ def main(entry: str, concurrency: int) -> None:
         program = entry.removeprefix(PROGRAM)
         run = program if program != entry else load_entry(entry)
     except BaseException as error:  # noqa: BLE001  importing the user's code may raise anything, SystemExit too
-        _write(answers, WorkerReady(error=_in_users_code(error)))
+        _write(answers, WorkerReady(error=well_formed(_in_users_code(error))))
         return
     _write(answers, WorkerReady())
 

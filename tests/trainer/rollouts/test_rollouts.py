@@ -121,6 +121,35 @@ def test_what_the_entry_raises_is_the_result(workers: RolloutWorkers, data: Data
     assert root.attributes[semconv.ERROR_TYPE].endswith(error.partition(":")[0])
 
 
+_RAISES = {
+    "stop": "next(iter(()))",  # what a future cannot hold, up to Python 3.11
+    "no text": "raise Silent",
+    "a name that is no UTF-8": "raise ValueError(os.fsdecode(bytes([255])))",
+    "an exit": "raise SystemExit(3)",
+}
+
+
+@pytest.mark.parametrize("raised", _RAISES)
+def test_a_plain_function_that_raises_has_a_result_and_so_have_the_runs_after_it(
+    agent: Path, data: DataDir, raised: str
+) -> None:
+    agent.write_text(
+        "import os\nclass Silent(Exception):\n    def __str__(self):\n        raise RuntimeError\n"
+        f"def work(x):\n    if x == 0:\n        {_RAISES[raised]}\n    return x\n"
+    )
+    with RolloutWorkers(f"{agent}:work", data, timeout_s=20) as workers:
+        bad, good = workers.run([RolloutJob({"x": 0}), RolloutJob({"x": 1})])
+    expected = {"stop": "StopIteration", "no text": "Silent", "an exit": "SystemExit: 3"}
+    assert (bad.error or "").startswith(expected.get(raised, "ValueError: ")), bad
+    assert (good.result, good.error, bad.lost) == (1, None, False)
+
+
+def test_an_import_that_fails_with_a_name_that_is_no_utf_8_is_reported(agent: Path, data: DataDir) -> None:
+    agent.write_text("import os\nraise ValueError('no ' + os.fsdecode(bytes([255])))\n")
+    with pytest.raises(RolloutError, match="ValueError: no \ufffd"), RolloutWorkers(f"{agent}:work", data) as workers:
+        workers.run([RolloutJob({"x": 0})])
+
+
 def test_a_worker_that_dies_fails_its_jobs_and_is_replaced(workers: RolloutWorkers) -> None:
     jobs = [RolloutJob({"x": 0, "mode": "die"}), *(RolloutJob({"x": x}) for x in range(1, 30))]
     results = workers.run(jobs)
