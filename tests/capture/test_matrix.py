@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from model_server import ModelServer, Sent, chat_events, response_events, serve_model
@@ -30,7 +31,8 @@ from arttrace.records.span import SpanRow
 from arttrace.wire import Exchange, decode
 
 KEY = "sk-secret-0123456789"
-APIS = ("chat", "responses")
+OPENAI_APIS = ("chat", "responses")
+APIS = (*OPENAI_APIS, "messages")
 MODES = ("plain", "stream", "parse", "raw", "streaming response", "streaming response of a stream")
 STREAMS = ("stream", "streaming response of a stream")
 
@@ -79,16 +81,18 @@ CASES = {
 
 def arguments(api: str, mode: str, case: Case, messages: list[Any]) -> dict[str, Any]:
     given: Any = (message for message in messages) if case.one_shot else messages
-    call = {"model": case.model, "messages" if api == "chat" else "input": given, **case.more}
+    call = {"model": case.model, "input" if api == "responses" else "messages": given, **case.more}
+    if api == "messages":
+        call["max_tokens"] = 64
     if mode == "parse":
-        call["response_format" if api == "chat" else "text_format"] = Answer
+        call[{"chat": "response_format", "responses": "text_format", "messages": "output_format"}[api]] = Answer
     if mode in STREAMS:
         call["stream"] = True
     return call
 
 
 def method(client: Any, api: str, mode: str) -> Any:
-    resource = client.chat.completions if api == "chat" else client.responses
+    resource = client.chat.completions if api == "chat" else getattr(client, api)
     if mode == "parse":
         return resource.parse
     if mode == "raw":
@@ -156,12 +160,17 @@ class Programs:
     def __init__(self, server: ModelServer) -> None:
         self.server = server
         self.runner = asyncio.Runner()
-        self.client = openai.OpenAI(base_url=server.url, api_key=KEY)
-        self.async_client = openai.AsyncOpenAI(base_url=server.url, api_key=KEY)
+        of_openai = (
+            openai.OpenAI(base_url=server.url, api_key=KEY),
+            openai.AsyncOpenAI(base_url=server.url, api_key=KEY),
+        )
+        of_anthropic = anthropic.Anthropic(api_key=KEY), anthropic.AsyncAnthropic(api_key=KEY)
+        self.clients = {**dict.fromkeys(OPENAI_APIS, of_openai), "messages": of_anthropic}
 
     def close(self) -> None:
-        self.client.close()
-        self.runner.run(self.async_client.close())
+        for client, async_client in {id(pair): pair for pair in self.clients.values()}.values():
+            client.close()
+            self.runner.run(async_client.close())
         self.runner.close()
 
 
@@ -171,7 +180,9 @@ def perform(programs: Programs, kind: str, api: str, mode: str, case: Case) -> A
     server.reset()
     messages: list[Any] = [{"role": "user", "content": "hi"}]
     url = "http://127.0.0.1:9/v1" if case.refused else server.url
+    url = url.removesuffix("/v1") if api == "messages" else url
     options = {"base_url": url, "max_retries": 2, **case.options}
+    sync_client, async_client = programs.clients[api]
 
     async def cancelled_program(client: Any) -> Any:
         got: list[Any] = []
@@ -185,8 +196,8 @@ def perform(programs: Programs, kind: str, api: str, mode: str, case: Case) -> A
     def run() -> Any:
         try:
             if kind == "sync":
-                return run_sync(programs.client.with_options(**options), api, mode, case, messages)
-            client = programs.async_client.with_options(**options)
+                return run_sync(sync_client.with_options(**options), api, mode, case, messages)
+            client = async_client.with_options(**options)
             run = cancelled_program(client) if case.cancel else run_async(client, api, mode, case, messages)
             return programs.runner.run(run, context=contextvars.copy_context())
         finally:
@@ -235,7 +246,7 @@ def test_every_call_by_every_way_it_can_go(
         until_it_came(name, programs)
         assert captured == bare, name
         assert [(sent.path, sent.request) for sent in programs.server.sent] == on_the_wire_bare, name
-        calls = [span for span in spans() if semconv.OPENAI_API_TYPE in span.attributes]
+        calls = [span for span in spans() if semconv.PROVIDER_NAME in span.attributes]
         assert len(calls) == seen + 1, name
         seen += 1
         check(name, case, captured, calls[-1], programs.server.sent)
@@ -278,7 +289,7 @@ def check(name: str, case: Case, captured: Any, span: SpanRow, sent: list[Sent])
     wire = decode(exchange)
     assert span.name == wire.name, name
     for key, value in wire.attributes.items():
-        if case.leave and key.startswith(("gen_ai.response", "gen_ai.output")):
+        if case.leave and key.startswith(("gen_ai.response", "gen_ai.output", "gen_ai.usage")):
             continue  # of an answer that was left early any beginning may have been read
         assert attributes[key] == value, (name, key)
     if case.leave == "abandon":
@@ -338,7 +349,7 @@ class Transport(http.BaseTransport, http.AsyncBaseTransport):  # type: ignore[na
 
 @pytest.mark.parametrize("leave_at", [1, 3, 1000])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", OPENAI_APIS)
 def test_the_chunks_of_a_stream_are_asked_for_when_the_user_asks(
     api: str, kind: str, leave_at: int, spans: Callable[[], list[SpanRow]]
 ) -> None:

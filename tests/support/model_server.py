@@ -1,5 +1,5 @@
-"""A stand-in for a model server with the chat, responses, completions and embeddings APIs, that keeps what was on the
-wire both ways.
+"""A stand-in for a model server with the chat, responses, completions, embeddings and messages APIs, that keeps what
+was on the wire both ways.
 
 What it does is named by the request's model, words joined by "-": `two` choices, `tools`, `ids`, `refuse`, `cut`;
 `400`, `500`; `flaky` (429 once, then well); `hang` (no answer) and `stall` (a stream that stops after its third event)
@@ -216,7 +216,49 @@ def embedding(request: dict[str, Any], words: list[str]) -> dict[str, Any]:
     return {"object": "list", "model": "e-1", "data": data, "usage": {"prompt_tokens": 5, "total_tokens": 5}}
 
 
+def message(request: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    content: list[dict[str, Any]] = [
+        {"type": "thinking", "thinking": "thinking", "signature": "s"},
+        {"type": "text", "text": TEXT},
+    ]
+    if "tools" in words:
+        content += [
+            {"type": "tool_use", "id": id, "name": name, "input": json.loads(given)} for id, name, given in TOOLS
+        ]
+    stop = "refusal" if "refuse" in words else "tool_use" if "tools" in words else "end_turn"
+    body = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m-1", "content": content}
+    body |= {"stop_reason": stop, "stop_sequence": None, "usage": {"input_tokens": 7, "output_tokens": 3}}
+    tokens = {"prompt_token_ids": [1, 2], "token_ids": IDS, "logprobs": LOGPROBS}
+    return body | ({"arttrace": tokens} if "ids" in words else {})
+
+
+def message_events(request: dict[str, Any], words: list[str]) -> list[dict[str, Any]]:
+    whole = message(request, words)
+    begun = {**whole, "content": [], "stop_reason": None, "usage": {"input_tokens": 7, "output_tokens": 1}}
+    begun.pop("arttrace", None)
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
+    for index, block in enumerate(whole["content"]):
+        empty = {"text": "", "thinking": "", "signature": "", "input": {}}
+        opened = {name: empty.get(name, value) for name, value in block.items()}
+        events.append({"type": "content_block_start", "index": index, "content_block": opened})
+        if block["type"] == "text":
+            deltas = [{"type": "text_delta", "text": piece} for piece in PIECES]
+        elif block["type"] == "thinking":
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in ("think", "ing")]
+            deltas.append({"type": "signature_delta", "signature": "s"})
+        else:
+            text = json.dumps(block["input"])
+            deltas = [{"type": "input_json_delta", "partial_json": half} for half in (text[:5], text[5:])]
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    delta = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    tokens = {"arttrace": whole["arttrace"]} if "arttrace" in whole else {}
+    events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 3}, **tokens})
+    return [*events, {"type": "message_stop"}]
+
+
 APIS: dict[str, tuple[Any, Any]] = {
+    "/messages": (message, message_events),
     "/chat/completions": (chat, chat_events),
     "/responses": (response, response_events),
     "/completions": (completion, completion_events),
@@ -272,7 +314,7 @@ class _Handler(BaseHTTPRequestHandler):
                     return None
                 name = f"event: {event['type']}\n" if "type" in event else ""
                 self._write(sent, f"{name}data: {json.dumps(event)}\n\n".encode())
-            if "/responses" not in sent.path:
+            if "/responses" not in sent.path and "/messages" not in sent.path:
                 self._write(sent, b"data: [DONE]\n\n")
         except OSError:
             return None
