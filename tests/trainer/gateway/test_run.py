@@ -29,7 +29,8 @@ printf 'POST %s%s HTTP/1.1\r\nhost: %s\r\nauthorization: Bearer %s\r\nconnection
 printf 'content-type: application/json\r\ncontent-length: %s\r\n\r\n%s' "${#body}" "$body" >&3
 head -n 1 <&3
 echo "$ANTHROPIC_API_KEY|$ANTHROPIC_MODEL"
-[ "$3" = wait ] && { trap 'exit 9' TERM; touch "$4"; while :; do sleep 0.1; done; }
+[ "$3" = kill ] && kill -s "$4" $$
+[ "$3" = wait ] && { trap 'exit 9' TERM INT; touch "$4"; while :; do sleep 0.1; done; }
 exit ${3:-0}
 """
 MESSAGE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}
@@ -44,11 +45,13 @@ def agent(tmp_path: Path) -> Path:
 
 
 async def started(site: Site, *arguments: object, url: str | None = None) -> asyncio.subprocess.Process:
+    """In a process group of its own, as a shell starts it."""
     policy = url or f"{str(site.http.base_url).rstrip('/')}/v1"
     environment = {**os.environ, "ANTHROPIC_API_KEY": "sk-ant-of-the-user", "ARTTRACE_POLICY_API_KEY": "secret"}
     return await asyncio.create_subprocess_exec(
         *ARTTRACE, "run", "--dir", str(site.directory / "d"), "--policy", policy, "--", *map(str, arguments),
         env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        process_group=0,
     )  # fmt: skip
 
 
@@ -90,17 +93,55 @@ async def test_a_program_is_one_run_that_ends_with_it(
 
 
 @pytest.mark.parametrize("site", ["secret"], indirect=True)
-async def test_a_signal_reaches_the_program_and_its_run_is_ended(site: Site, agent: Path) -> None:
+@pytest.mark.parametrize("by", ["kill", "Ctrl-C"])
+async def test_a_signal_reaches_the_program_and_its_run_is_ended(site: Site, agent: Path, by: str) -> None:
+    """A terminal sends Ctrl-C to both."""
     site.engine.scripted.append((200, "application/json", json.dumps(MESSAGE).encode()))
     waits = site.directory / "waits"
-    program = await started(site, agent, "OPENAI_BASE_URL", "/chat/completions", "wait", waits)
+    # Where this process ignores SIGINT, as jobs of a shell's background do, so would its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        program = await started(site, agent, "OPENAI_BASE_URL", "/chat/completions", "wait", waits)
+    finally:
+        signal.signal(signal.SIGINT, before)
     async with asyncio.timeout(120):
         while not waits.exists():
             await asyncio.sleep(0.02)
-        program.send_signal(signal.SIGTERM)
+        if by == "kill":
+            program.send_signal(signal.SIGTERM)
+        else:
+            os.killpg(program.pid, signal.SIGINT)
         _, said = await program.communicate()
     assert program.returncode == 9, said.decode()
     assert recorded(site).metadata == {"exit_code": 9}
+
+
+@pytest.mark.parametrize("site", ["secret"], indirect=True)
+@pytest.mark.parametrize(("name", "code"), [("KILL", 137), ("SEGV", 139)])
+async def test_the_run_of_a_program_that_is_killed_is_ended(site: Site, agent: Path, name: str, code: int) -> None:
+    site.engine.scripted.append((200, "application/json", json.dumps(MESSAGE).encode()))
+    program = await started(site, agent, "ANTHROPIC_BASE_URL", "/v1/messages", "kill", name)
+    _, said = await program.communicate()
+    assert program.returncode == code, said.decode()
+    run = recorded(site)
+    assert (run.incomplete, len(run.calls), run.metadata) == ("", 1, {"exit_code": code})
+    assert f"signal SIG{name}" in str(run.error)
+
+
+@pytest.mark.parametrize("site", ["secret"], indirect=True)
+async def test_clients_of_either_kind_find_the_gateway_the_policy_and_a_key(site: Site) -> None:
+    program = await started(site, "env")
+    out, said = await program.communicate()
+    found = dict(line.partition("=")[::2] for line in out.decode().splitlines())
+    url = found["ANTHROPIC_BASE_URL"]
+    assert url.startswith(f"{str(site.http.base_url).rstrip('/')}/r/"), said.decode()
+    assert {found["OPENAI_BASE_URL"], found["OPENAI_API_BASE"]} == {f"{url}/v1"}
+    assert {found["OPENAI_API_KEY"], found["ANTHROPIC_AUTH_TOKEN"]} == {"secret"}
+    assert "ANTHROPIC_API_KEY" not in found, "the user's own, which goes before the token"
+    models = ("MODEL", "SMALL_FAST_MODEL", "DEFAULT_OPUS_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_HAIKU_MODEL")
+    of_claude = [f"ANTHROPIC_{one}" for one in models]
+    named = {found[name] for name in ("OPENAI_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL", *of_claude)}
+    assert named == {"policy:latest"}
 
 
 @pytest.mark.parametrize("site", ["secret"], indirect=True)

@@ -132,7 +132,7 @@ def _require_served(block: Any, where: str) -> None:
     file = isinstance(source, dict) and source.get("type") not in ("base64", "url", "text", "content")
     pdf = kind == "document" and isinstance(source, dict) and source.get("type") in ("base64", "url")
     if kind in ("image", "document") and (file or pdf or not isinstance(source, dict)):
-        raise _refused(f"{where}: a {kind} from this source is not served here")
+        raise _refused(f"{where}: the source of this {kind} is not served here")
 
 
 def _with_schemas(tools: Any) -> list[Any]:

@@ -1,0 +1,134 @@
+"""The Messages API where an engine, a client or the network does what is seldom done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import pytest
+from engine_answers import ASKED, chunks, completion
+from gateway_site import Site
+
+from trainer.gateway.errors import Refusal
+from trainer.gateway.messages.answer import MessageStream, error_body, message_of
+from trainer.gateway.messages.request import chat_request
+
+CALL = {"id": "c0", "index": 0, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+COUNTED = {name: ASKED[name] for name in ("model", "messages")}
+
+
+@pytest.fixture
+async def client(site: Site) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=str(site.http.base_url), api_key="any", max_retries=0) as client:
+        yield client
+
+
+def events_of(body: bytes) -> list[dict[str, Any]]:
+    stream = MessageStream()
+    said = stream.feed(body) + stream.finish()
+    return [json.loads(line[6:]) for line in said.splitlines() if line.startswith(b"data: ")]
+
+
+@pytest.mark.parametrize("stop", [None, "END"])
+def test_a_call_is_why_an_answer_ended_whatever_the_engine_calls_it(stop: str | None) -> None:
+    """An engine says `stop` where a tool was named, or where its text had a stop sequence as well."""
+    whole = message_of(completion({"tool_calls": [CALL]}, "stop", stop_reason=stop)[2])
+    assert whole is not None
+    events = events_of(chunks({"tool_calls": [CALL]}, finish="stop", stop_reason=stop)[2])
+    for said in (json.loads(whole), events[-2]["delta"]):
+        assert (said["stop_reason"], said["stop_sequence"]) == ("tool_use", None)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (413, "request_too_large"),
+        (418, "invalid_request_error"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (502, "api_error"),
+        (503, "overloaded_error"),
+        (504, "timeout_error"),
+    ],
+)
+def test_each_status_has_its_type_of_error(status: int, kind: str) -> None:
+    said = json.loads(error_body(status, b'{"error": {"message": "why", "hint": "what to do"}}'))
+    assert said == {"type": "error", "error": {"type": kind, "message": "why what to do"}, "request_id": None}
+    assert json.loads(error_body(status, b"plain text"))["error"]["message"] == "plain text"
+    assert json.loads(error_body(status, b""))["error"]["message"] == "no reason was given"
+
+
+def test_tokens_are_counted_where_a_stream_tells_no_usage() -> None:
+    body = chunks({"content": "a"}, {"content": "b"})[2]
+    without = b"".join(part + b"\n\n" for part in body.split(b"\n\n") if part and b'"usage"' not in part)
+    *_, end, _stop = events_of(without)
+    assert (end["usage"]["input_tokens"], end["usage"]["output_tokens"]) == (3, 2)
+
+
+def test_the_last_usage_counts_also_where_later_chunks_tell_none() -> None:
+    *_, end, _stop = events_of(
+        chunks({"content": "a"})[2].replace(b"data: [DONE]", b'data: {"choices": []}\n\ndata: [DONE]')
+    )
+    assert (end["usage"]["input_tokens"], end["usage"]["cache_read_input_tokens"]) == (3, 6)
+
+
+def test_probabilities_that_are_not_one_for_each_token_are_none() -> None:
+    body = chunks({"content": "a"}, {"content": "b"})[2].replace(b'"logprob": -0.5', b'"logprob": -0.25', 1)
+    assert events_of(body)[-2]["arttrace"]["logprobs"] == [-0.25, -0.5]
+    fewer = body.replace(b'"logprobs": {"content": [{"token": "x", "logprob": -0.5}]}', b'"logprobs": null')
+    assert events_of(fewer)[-2]["arttrace"] == {"prompt_token_ids": [1, 2, 3], "token_ids": [7, 8], "logprobs": None}
+
+
+def test_nothing_follows_the_end_of_a_message() -> None:
+    body = chunks({"content": "a"})[2]
+    assert events_of(body + body) == events_of(body)
+    failed = b'data: {"error": {"message": "out of memory", "code": 500}}\n\n'
+    assert [event["type"] for event in events_of(failed + body)] == ["error"]
+
+
+def test_an_answer_of_nothing_is_a_whole_message() -> None:
+    kinds = [event["type"] for event in events_of(b"data: [DONE]\n\n")]
+    assert kinds == ["message_start", "message_delta", "message_stop"]
+
+
+def test_arguments_of_the_chat_template_go_before_what_thinking_says() -> None:
+    asked = ASKED | {"thinking": {"type": "enabled"}, "chat_template_kwargs": {"enable_thinking": False, "depth": 2}}
+    made = json.loads(chat_request(json.dumps(asked).encode()))
+    assert made["chat_template_kwargs"] == {"enable_thinking": False, "depth": 2}
+
+
+def test_an_image_is_shown_from_its_address_and_refused_from_a_file_of_anthropics() -> None:
+    def shown(source: dict[str, Any]) -> Any:
+        content = [{"type": "image", "source": source}]
+        body = json.dumps(ASKED | {"messages": [{"role": "user", "content": content}]}).encode()
+        return json.loads(chat_request(body))["messages"][0]["content"]
+
+    url = "https://example.com/a.png"
+    assert shown({"type": "url", "url": url}) == [{"type": "image_url", "image_url": {"url": url}}]
+    with pytest.raises(Refusal) as refusal:
+        shown({"type": "file", "file_id": "f"})
+    assert refusal.value.message == "messages.0.content.0: the source of this image is not served here"
+
+
+async def test_counting_fails_in_the_form_that_the_client_knows(site: Site, client: anthropic.AsyncAnthropic) -> None:
+    answer = await site.http.post("/v1/messages/count_tokens", json={"messages": ASKED["messages"]})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "model: field required")
+    site.engine.scripted.append((200, "application/json", b'{"tokens": []}'))
+    with pytest.raises(anthropic.InternalServerError, match="tokenisation cannot be read"):
+        await client.messages.count_tokens(**COUNTED)
+    site.engine.drop = 9
+    with pytest.raises(anthropic.InternalServerError) as down:
+        await client.messages.count_tokens(**COUNTED)
+    assert down.value.body["type"] == "error"
+    site.engine.drop = 0
+    site.gateway.gate.max_requests = 0
+    with pytest.raises(anthropic.InternalServerError, match="which is the bound") as full:
+        await client.messages.count_tokens(**COUNTED)
+    assert full.value.body["error"]["type"] == "overloaded_error"
+    assert full.value.response.headers["retry-after"] == "2"
