@@ -259,6 +259,48 @@ def test_a_route_leads_to_the_policy(server: MessagesServer, spans: Spans, monke
     assert found.attributes[semconv.ROUTED_FROM] == "claude-x"
 
 
+def test_what_a_route_does_not_reach_is_said_once(server: MessagesServer, caplog: pytest.LogCaptureFixture) -> None:
+    vertex = anthropic.AnthropicVertex(
+        base_url=server.url, region="r", project_id="p", access_token="t-0123456789", max_retries=0
+    )
+    with arttrace.route("*", to="policy:latest", base_url="http://127.0.0.1:9/v1"), arttrace.trajectory(name="root"):
+        for _ in range(2):
+            vertex.messages.create(**ASKED)
+    told = [one.getMessage() for one in caplog.records if "Vertex AI" in one.getMessage()]
+    assert len(told) == 1
+    assert "neither routed nor asked for token ids; use the Anthropic client itself" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "streamed"),
+    [
+        ("/v1/projects/p/locations/r/publishers/anthropic/models/m:streamRawPredict", True),
+        ("/model/anthropic.m/invoke-with-response-stream", True),
+        ("/v1/projects/p/locations/r/publishers/anthropic/models/m:rawPredict", False),
+        ("/model/anthropic.m/invoke", False),
+    ],
+)
+def test_the_paths_of_the_clouds_say_whether_a_call_streams(path: str, streamed: bool) -> None:
+    said = decode(Exchange(b'{"messages": []}', path=path)).attributes
+    assert said.get(semconv.REQUEST_STREAM, False) is streamed
+    assert said[semconv.REQUEST_MODEL].removeprefix("anthropic.") == "m"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "failure"),
+    [
+        ("application/json", b'{"type": "error", "error": {"message": "full"}}', ("stream_error", "full")),
+        (
+            "text/event-stream",
+            b'data: {"type": "message_start", "message": {}}\n\ndata: {"type"\n\ndata: 3\n\n',
+            ("invalid_response", "2 events of the stream are no JSON objects"),
+        ),
+    ],
+)
+def test_an_answer_that_tells_of_a_failure_is_one(kind: str, body: bytes, failure: tuple[str, str]) -> None:
+    assert decode(Exchange(b"{}", 200, {"content-type": kind}, body, path="/v1/messages")).failure == failure
+
+
 def test_what_is_no_message_is_said_and_never_raises() -> None:
     for body in (b"", b"[]", b"{", b'{"content": 3}', b'{"content": [3, {"type": 3}]}', b"event: x\ndata: 3\n\n"):
         for kind in ("application/json", "text/event-stream", "application/vnd.amazon.eventstream"):
