@@ -12,23 +12,27 @@ from arttrace.records.values.finish_reasons import BROKEN, CUT_SHORT, finish_rea
 from arttrace.wire import Exchange, decode
 
 ENDS = {
-    "stop": "stop STOP end_turn stop_sequence EOS_TOKEN COMPLETE FinishReason.STOP",
+    "stop": "stop STOP end_turn stop_sequence EOS_TOKEN COMPLETE FinishReason.STOP endTurn stopSequence REASON_STOP",
     "length": "length MAX_TOKENS max_tokens max_output_tokens model_context_window_exceeded model_length"
-    " FinishReason.MAX_TOKENS",
-    "tool_calls": "tool_calls tool_use tool-calls tool_call TOOL_CALL",
-    "content_filter": "content_filter content-filter content_filtered refusal SAFETY RECITATION guardrail_intervened",
+    " FinishReason.MAX_TOKENS maxTokens REASON_MAX_LEN REASON_MAX_CONTEXT ERROR_LIMIT CONTINUATION compaction",
+    "tool_calls": "tool_calls tool_use tool-calls tool_call TOOL_CALL toolUse REASON_TOOL_CALLS",
+    "content_filter": "content_filter content-filter content_filtered refusal SAFETY RECITATION guardrail_intervened"
+    " LANGUAGE IMAGE_PROHIBITED_CONTENT",
+    "time_limit": "time_limit TIMEOUT REASON_TIME_LIMIT",
+    "repetition": "repetition",
     "cancelled": "cancelled canceled abort",
+    "error": "error ERROR failed insufficient_system_resource network_error malformed_tool_use MALFORMED_FUNCTION_CALL",
 }
 
 
 @pytest.mark.parametrize(("end", "word"), [(end, word) for end, words in ENDS.items() for word in words.split()])
 def test_one_end_has_one_word(end: str, word: str) -> None:
     assert finish_reason(word) == end
-    assert (end in CUT_SHORT) is (end in ("length", "content_filter"))
-    assert (end in BROKEN) is (end == "cancelled")
+    assert (end in CUT_SHORT) is (end in ("length", "content_filter", "time_limit", "repetition"))
+    assert (end in BROKEN) is (end in ("cancelled", "error"))
 
 
-@pytest.mark.parametrize("value", ["OTHER", "malformed_function_call", "of its. own"])
+@pytest.mark.parametrize("value", ["OTHER", "FINISH_REASON_UNSPECIFIED", "of its. own"])
 def test_a_word_that_is_not_known_stays(value: str) -> None:
     assert finish_reason(value) == value
 

@@ -8,16 +8,29 @@ from typing import Any, Final
 _WORDS: Final = {
     "stop": "eos eos_token end_turn stop_sequence stop_token complete completed",
     "length": "max_tokens max_output_tokens max_new_tokens max_length model_length token_limit max_tokens_reached"
-    " model_context_window_exceeded",
+    " model_context_window_exceeded max_len max_context error_limit continuation compaction",
     "tool_calls": "tool_call tool_use",
-    "content_filter": "content_filtered refusal safety recitation blocklist prohibited_content spii image_safety"
-    " model_armor guardrail_intervened sensitive error_toxic",
+    "function_call": "",
+    "content_filter": "content_filtered refusal safety recitation blocklist prohibited_content spii language"
+    " image_safety image_prohibited_content image_recitation model_armor guardrail_intervened escalation sensitive"
+    " error_toxic",
     "cancelled": "canceled abort aborted user_cancel",
+    "error": "failed network_error insufficient_system_resource malformed_function_call malformed_tool_use"
+    " malformed_model_output malformed_response unexpected_tool_call too_many_tool_calls missing_thought_signature",
+    "time_limit": "timeout",
+    "repetition": "",
+    "incomplete": "",
+    "pause_turn": "",
+    "not_finished": "",
 }
-_IN_CHAT: Final = {word: reason for reason, words in _WORDS.items() for word in words.split()}
-_OF_CHAT: Final = frozenset((*_WORDS, "function_call", "error", "incomplete"))
+_IN_CHAT: Final = {
+    word.replace("_", ""): reason for reason, words in _WORDS.items() for word in (reason, *words.split())
+}
+_PREFIXES: Final = ("finishreason", "reason")
 
-CUT_SHORT: Final = frozenset(("length", "content_filter", "incomplete", "pause_turn", "not_finished", "time_limit"))
+CUT_SHORT: Final = frozenset(
+    ("length", "content_filter", "incomplete", "pause_turn", "not_finished", "time_limit", "repetition")
+)
 """Something else than the model ended the answer, so that it stops where it would have gone on."""
 
 BROKEN: Final = frozenset(("cancelled", "error"))
@@ -27,14 +40,17 @@ BROKEN: Final = frozenset(("cancelled", "error"))
 def finish_reason(value: Any) -> str | None:
     """`value` in the words of chat completions, one that is not known as it came; None for what is no text.
 
-    Spellings do not count: `MAX_TOKENS` of Gemini, `FinishReason.MAX_TOKENS` of its SDK, `content-filter` of Vercel's.
+    Spellings do not count: `MAX_TOKENS` of Gemini, `FinishReason.MAX_TOKENS` of its SDK, `content-filter` of Vercel's,
+    `maxTokens` of MCP, `REASON_MAX_LEN` of xAI.
     """
     if not isinstance(value, str) or not value:
         return None
-    if value in _OF_CHAT:
+    if value in _WORDS:
         return value
-    word = value.rpartition(".")[2].lower().replace("-", "_")
-    return word if word in _OF_CHAT or word in CUT_SHORT else _IN_CHAT.get(word, value)
+    word = value.rpartition(".")[2].partition(":")[0].lower().replace("-", "").replace("_", "")
+    for prefix in _PREFIXES:
+        word = word.removeprefix(prefix)
+    return _IN_CHAT.get(word, value)
 
 
 _FIELDS: Final = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
