@@ -25,6 +25,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.trajectories.conversations import conversations
 from arttrace.trajectories.identity.ancestors import nearest, tops, without_cycles
+from arttrace.trajectories.identity.stand_ins import stand_in
 from arttrace.views.terminal import trajectory_view
 from trainer.rollouts.replay import plan_replay
 
@@ -185,6 +186,24 @@ def nested_tools(depth: int) -> list[SpanRow]:
 
 def test_nested_tools_cost_their_number() -> None:
     assert cost(nested_tools(800)) < 2.5 * cost(nested_tools(400))
+
+
+def refused_below_each_other(depth: int, top: int | None) -> list[SpanRow]:
+    links = [(TRACES[1], span_id(number)) for number in range(8)]
+    found = []
+    for number in range(depth):
+        parent = number - 1 if number else top
+        above = None if parent is None else span_id(parent)
+        one = stand_in("why", trace_id=TRACES[0], span_id=span_id(number), parent_span_id=above, links=links)
+        assert one is not None
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("top", [None, 999, 400], ids=["nothing", "what is not there", "each other"])
+def test_refused_spans_below_each_other_cost_their_number(top: int | None) -> None:
+    few, many = (cost(refused_below_each_other(depth, top)) for depth in (400, 800))
+    assert many < 2.5 * few
 
 
 def test_agents_nested_by_the_thousand_are_read_whole() -> None:

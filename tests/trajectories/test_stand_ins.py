@@ -108,6 +108,11 @@ def test_what_stands_under_another_that_was_refused_is_of_its_run() -> None:
     assert set(incomplete(*TWO, refused(4, 3), refused(3, 4))) == {"one", "two"}  # each other's parents
 
 
+def test_what_stands_under_another_that_named_its_run_is_of_that_run() -> None:
+    found = incomplete(*TWO, refused(4, 3, "deep"), refused(3, 1, trajectory_id="two"))
+    assert found == {"one": "", "two": "a span was refused: deep; a span was refused: too large"}
+
+
 def test_it_stands_above_nothing() -> None:
     """What was refused is missed above its children as what never came is."""
     [run] = incomplete(span(2, "chat", 1), refused(1)).values()
@@ -180,6 +185,12 @@ def test_a_link_of_a_refused_agent_counts_where_its_parent_did_not_come() -> Non
     assert incomplete(*RUN, agents[1], linking(5, 1)) == {TRACE: SAID, OTHER: torn}  # it stood above the one that came
     below = in_other(refused(7, 5, "deep"))
     assert incomplete(*RUN, linking(5, 1), below) == {TRACE: f"a span was refused: deep; {SAID}"}
+
+
+def test_agents_that_were_refused_and_stand_in_a_ring_are_lacked_where_one_linked_to() -> None:
+    linked = linking(5, 1, 6)
+    ring = linked, in_other(refused(6, 5)), in_other(refused(7, 6))
+    assert incomplete(*RUN, *ring) == {TRACE: "3 spans were refused: too large"}
 
 
 def test_the_run_that_a_refused_agent_linked_to_is_whole_when_it_comes() -> None:

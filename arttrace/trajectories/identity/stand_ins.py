@@ -12,7 +12,8 @@ import contextlib
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
@@ -131,33 +132,67 @@ def refused(
     for (trace, _), home in homes.items():
         if trace in of_traces and home.id in runs:
             of_traces[trace].add(home.id)
+    known: dict[SpanKey, _Lacking] = {}
     found: dict[str, list[UniqueSpan]] = {}
     for key, one in unique.items():
         if key in spans and spans[key].row.end_ns > 0:
             continue
-        path = _upwards(key, unique)
-        above = homes.get(path[-1])
-        if (named := text(one.row.attributes.get(semconv.TRAJECTORY_ID))) is not None:
-            lacking = {named}
-        elif above is not None and above.id in runs:
-            lacking = {above.id}
-        else:
-            lacking = set(of_traces[key[0]])
-            for link in (link for at in path if at in unique for link in unique[at].row.links):
-                tied = homes.get((link.trace_id, link.span_id))
-                lacking |= of_traces[link.trace_id] if tied is None else {tied.id} & runs
-        for run in lacking:
+        path, lacking = _upwards(key, unique, homes, runs, known)
+        for at in reversed(path):
+            lacking = known[at] = _below(lacking, unique[at].row, homes, runs, of_traces)
+        for run in known[key].runs:
             found.setdefault(run, []).append(one)
     return found
 
 
-def _upwards(key: SpanKey, stand_ins: Mapping[SpanKey, UniqueSpan]) -> list[SpanKey]:
-    """What was refused from this one upwards, and the nearest span above that did come, or should have."""
-    path: list[SpanKey] = []
-    while key in stand_ins and key not in path:
-        path.append(key)
+@dataclass(frozen=True, slots=True)
+class _Lacking:
+    """The runs that may lack what was refused; `tied` where more than its trace says so."""
+
+    runs: Set[str]
+    tied: bool
+
+
+def _upwards(
+    key: SpanKey,
+    stand_ins: Mapping[SpanKey, UniqueSpan],
+    homes: Mapping[SpanKey, Home],
+    runs: Set[str],
+    known: Mapping[SpanKey, _Lacking],
+) -> tuple[list[SpanKey], _Lacking | None]:
+    """What was refused from this one upwards of which it is not known yet who lacks it, and who lacks what stands above
+    that. Of a ring that with links counts as its top."""
+    path: dict[SpanKey, None] = {}
+    while key in stand_ins and key not in known and key not in path:
+        path[key] = None
+        if named := text(stand_ins[key].row.attributes.get(semconv.TRAJECTORY_ID)):
+            return list(path), _Lacking({named}, tied=True)
         key = key[0], stand_ins[key].row.parent_span_id or ""
-    return [*path, key]
+    home = homes.get(key)
+    if key not in stand_ins and home is not None and home.id in runs:
+        return list(path), _Lacking({home.id}, tied=True)
+    if key not in path:
+        return list(path), known.get(key)
+    below = list(path)[: list(path).index(key)]
+    ring = sorted(set(path).difference(below), key=lambda one: (not stand_ins[one].row.links, one))
+    return [*below, *reversed(ring)], None
+
+
+def _below(
+    above: _Lacking | None,
+    row: SpanRow,
+    homes: Mapping[SpanKey, Home],
+    runs: Set[str],
+    of_traces: Mapping[str, Set[str]],
+) -> _Lacking:
+    """Who lacks what was refused below something that these lack."""
+    if above is not None and (above.tied or not row.links):
+        return above
+    lacking = set(of_traces[row.trace_id])
+    for link in row.links:
+        tied = homes.get((link.trace_id, link.span_id))
+        lacking |= of_traces[link.trace_id] if tied is None else {tied.id} & runs
+    return _Lacking(lacking, tied=bool(row.links))
 
 
 def reasons(stand_ins: Iterable[UniqueSpan]) -> list[str]:
