@@ -23,13 +23,14 @@ def expected(inputs: torch.Tensor, weights: torch.Tensor, indices: list[int]) ->
     matrices = weights.reshape(ADAPTERS, *weights.shape[-2:])
     nothing = torch.zeros(matrices.shape[1])
     rows = zip(inputs, indices, strict=True)
-    return torch.stack([nothing if index < 0 else matrices[index] @ row for row, index in rows])
+    found = [nothing if index < 0 else matrices[index] @ row for row, index in rows]
+    return torch.stack(found) if found else torch.zeros(0, matrices.shape[1])
 
 
-@pytest.mark.parametrize("indices", [ONE_AFTER_THE_OTHER, AMONG_BASE_ROWS, [-1] * 5, [1]])
+@pytest.mark.parametrize("indices", [ONE_AFTER_THE_OTHER, AMONG_BASE_ROWS, [-1] * 5, [1], []])
 @pytest.mark.parametrize("stacked", [(ADAPTERS,), (ADAPTERS, 1)], ids=["3 dimensions", "4 dimensions"])
 def test_each_row_is_multiplied_by_its_adapter(stacked: tuple[int, ...], indices: list[int]) -> None:
-    count, named = len(indices), torch.tensor(indices)
+    count, named = len(indices), torch.tensor(indices, dtype=torch.long)
     a, b = random(*stacked, RANK, WIDTH), random(*stacked, WIDTH, RANK)
     inputs, low = random(count, WIDTH), random(count, RANK)
 

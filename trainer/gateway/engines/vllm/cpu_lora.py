@@ -71,7 +71,7 @@ def _product(inputs: torch.Tensor, weights: torch.Tensor, indices: torch.Tensor,
     """Each row times the transposed matrix that its index names among `weights`; nothing where it is negative."""
     inputs = inputs.to(dtype)
     matrices = weights.squeeze(1) if weights.dim() == 4 else weights
-    first = int(indices[0])
+    first = int(indices[0]) if len(indices) else -1
     if first >= 0 and bool((indices == first).all()):
         return linear(inputs, matrices[first].to(dtype))
     product = inputs.new_zeros(len(inputs), matrices.shape[1])
