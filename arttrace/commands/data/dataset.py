@@ -90,8 +90,8 @@ def command(
     written = Written()
     bar = CountedProgress(0, "runs", say, tells_short=False)
     with (
-        open_store(data) as store,
         reading_progress(),
+        open_store(data) as store,
         DatasetFiles(output, selection.form, held_out=bool(held_out)) as files,
     ):
         for row, is_held_out in selected_rows(store, selection, written, bar.of):

@@ -70,7 +70,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
         )
     if ids and wanted:
         raise click.UsageError("pass either IDs or conditions such as --tag")
-    with open_store(data) as store, reading_progress():
+    with reading_progress(), open_store(data) as store:
         if form == _PARQUET and output is not None:
             _write_views(store, output)
             return

@@ -53,7 +53,7 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
     """
     if (by is None) == (not undo):
         raise click.UsageError(f"say what to group by: --by {' | '.join(BY)}; or --undo")
-    with open_store(data) as store, reading_progress():
+    with reading_progress(), open_store(data) as store:
         before: dict[str, str] = {}
         own: dict[str, str | None] = {}
 

@@ -55,7 +55,7 @@ def command(
     if follow:
         _follow(data, wanted, limit, wide, as_json)
         return
-    with open_store(data) as store, reading_progress():
+    with reading_progress(), open_store(data) as store:
         summaries = newest(store, wanted, limit)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)

@@ -38,7 +38,7 @@ def command(query: str, as_json: bool, data: DataDir) -> None:
       arttrace sql "SELECT id, calls, tags FROM trajectories
                     WHERE started > now() - interval 1 hour AND metadata->>'user' = 'u1'"
     """
-    with open_store(data) as store, reading_progress():
+    with reading_progress(), open_store(data) as store:
         columns, rows = store.sql(query)
     if as_json:
         named = [dict(zip(columns, row, strict=True)) for row in rows]

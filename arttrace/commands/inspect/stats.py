@@ -44,7 +44,7 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
     it.
     """
     since_ns = 0 if since is None else moment(since)
-    with open_store(data) as store, reading_progress():
+    with reading_progress(), open_store(data) as store:
         tables = {kind: statistics(store, kind, since_ns=since_ns) for kind in by or get_args(By)}
     if as_json:
         click.echo(msgspec.json.encode(tables))

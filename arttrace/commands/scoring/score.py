@@ -120,12 +120,12 @@ def command(
         raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
     if reward is not None:
         rewarder = load_rewarder(reward, reward_version)
-        with hold_store(data) as store, LangfuseScores(data) as scores, reading_progress():
+        with reading_progress(), hold_store(data) as store, LangfuseScores(data) as scores:
             score_by_function(store, rewarder, wanted, scores, dry_run=dry_run, as_json=as_json)
         return
     assert judge is not None
     params = judge_params(judge, judge_base_url)
-    with hold_store(data) as store, LangfuseScores(data) as scores, reading_progress():
+    with reading_progress(), hold_store(data) as store, LangfuseScores(data) as scores:
         plan = _plan(store, judge, rubric, wanted, votes)
         if dry_run:
             _show_due(plan, votes, as_json)

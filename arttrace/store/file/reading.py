@@ -1,5 +1,5 @@
-"""The progress of reading runs for the first time. Summaries are made once and stored; for many runs that takes
-minutes."""
+"""The progress of reading runs for the first time, or again after another version stored them. Summaries are made once
+and stored; for many runs that takes minutes."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from arttrace.formats.sdks.google_adk import SCOPE
 from arttrace.formats.sdks.tolerant import added_by_conventions
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.store.bounded_parts import batched
+from arttrace.store.file import reading
 from arttrace.store.rows.columns import span_columns
 from arttrace.store.rows.encode import CONVENTIONS, with_conventions
 from arttrace.store.rows.tables import SPANS, TRAJECTORY_ID
@@ -65,9 +67,12 @@ def reread(connection: duckdb.DuckDBPyConnection) -> None:
         return
     marked = connection.execute(f"SELECT DISTINCT trace_id FROM span_records WHERE {_MARKED}").fetchall()  # noqa: S608
     traces = sorted(trace for (trace,) in marked)
-    for start in range(0, len(traces), _AT_ONCE):
+    done, tell = 0, reading.of_runs(len(traces))
+    for part in batched(traces, _AT_ONCE):
         with transaction(connection):
-            _reread(connection, traces[start : start + _AT_ONCE])
+            _reread(connection, part)
+        done += len(part)
+        tell(done)
     connection.execute(SAY)
 
 
