@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+_KINDS = ("*.safetensors", "pytorch_model*.bin", "*.bin")
+"""The files of weights, as they are loaded: of an earlier kind where there are any. Others lie beside them."""
 _PLACES, _BYTES = 16, 4096
 """How many places of each file of weights are read, and how much there."""
 
@@ -16,7 +18,8 @@ def weights_digest(directory: Path) -> str:
         32 hexadecimal digits, or "" where there are no weights.
     """
     found = hashlib.blake2b(digest_size=16)
-    weights = sorted(path for kind in ("*.safetensors", "*.bin") for path in directory.glob(kind) if path.is_file())
+    kinds = ([path for path in directory.glob(kind) if path.is_file()] for kind in _KINDS)
+    weights = sorted(next(filter(None, kinds), []))
     for path in weights:
         size = path.stat().st_size
         found.update(f"{path.name} {size}\n".encode())
