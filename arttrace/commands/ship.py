@@ -30,6 +30,7 @@ from arttrace.system.paths import DataDir
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _SAID_EVERY_S = 60.0
+_NOT_YET = "the end of what waits is not whole yet, or the disk does not take that it was delivered"
 
 
 @click.command("ship")
@@ -123,8 +124,9 @@ class _Outbox:
             return True
         if self._lock is None:
             self._again(f"another process ships {self._directory}", _FIRST_WAIT_S)
-        else:
-            self.due = time.monotonic() + _FIRST_WAIT_S
+        else:  # most often it is there the next time, and nobody needs to be told
+            self._shown, self._say_at = self._shown or _NOT_YET, self._say_at or time.monotonic() + _FIRST_WAIT_S
+            self._again(_NOT_YET, _FIRST_WAIT_S)
         return False
 
     def _again(self, reason: str, wait_s: float, *, at_least_s: float = 0.0) -> None:
@@ -147,9 +149,9 @@ class _Outbox:
             click.echo(f"{waits}; trying again, {bound}", err=True)
 
     def _waits(self) -> int:
-        """The bytes that are not delivered yet."""
+        """The bytes of what is wanted that are not delivered yet."""
         offsets, found = read_offsets(self._directory), sizes(self._directory)
-        return sum(max(0, size - offsets.get(name, 0)) for name, size in found.items() if name in self._wanted)
+        return sum(max(0, size - offsets.get(name, 0)) for name, size in self._wanted.items() if name in found)
 
     def close(self) -> None:
         """Let another process deliver what is left."""

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from collector_process import ARTTRACE, collecting, environment
 from otlp_receiver import receiving
 
 from arttrace.capture.export.shipping.delivery import ShippingLock
+from arttrace.commands import cli
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
 from arttrace.system.journal import JournalWriter, list_segments
@@ -264,3 +266,65 @@ def test_what_another_process_ships_is_not_waited_for_without_end(agent_data: Da
     held.release()
     assert done.returncode == 1
     assert f"another process ships {agent_data.outbox}; gave up" in done.stderr
+
+
+class Clock:
+    """In place of `time`: it goes by what is slept, and `meanwhile` happens then."""
+
+    def __init__(self, meanwhile: Callable[[float], None]) -> None:
+        self._now, self._meanwhile = 1000.0, meanwhile
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+        if seconds:
+            self._meanwhile(self._now - 1000.0)
+
+
+def shipped_by(clock: Clock, data: DataDir, url: str, monkeypatch: pytest.MonkeyPatch) -> Result:
+    monkeypatch.setattr("arttrace.commands.ship.time", clock)
+    return CliRunner().invoke(cli, ["ship", "--dir", str(data.root), "--endpoint", url, "--timeout", "2"])
+
+
+def test_another_process_that_ships_more_slowly_than_it_records_is_waited_for(
+    agent_data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, outbox = JournalWriter(agent_data.outbox), agent_data.outbox
+    for number in range(1, 11):
+        writer.append(span(number))
+    [segment] = list_segments(outbox)
+    size = segment.path.stat().st_size
+
+    def meanwhile(seconds: float) -> None:
+        for number in range(20):
+            writer.append(span(int(seconds * 100) + number))
+        (outbox / "delivered.json").write_text(json.dumps({segment.name: int(size * min(1.0, seconds / 6.0))}))
+
+    held = ShippingLock.take(outbox)
+    assert held is not None
+    done = shipped_by(Clock(meanwhile), agent_data, "http://127.0.0.1:9", monkeypatch)
+    held.release()
+    writer.close()
+    assert done.exit_code == 0, done.output
+    assert "another process ships" in done.stderr
+    assert "gave up" not in done.stderr
+
+
+def test_what_cannot_be_marked_as_delivered_is_not_waited_for_without_end(
+    agent_data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = JournalWriter(agent_data.outbox)
+    writer.append(span(1))
+
+    def meanwhile(seconds: float) -> None:
+        assert seconds < 60.0, "it is waited for without end"
+
+    monkeypatch.setattr("arttrace.capture.export.shipping.delivery._write_offsets", lambda directory, offsets: None)
+    with receiving() as receiver:
+        done = shipped_by(Clock(meanwhile), agent_data, receiver.url, monkeypatch)
+    writer.close()
+    assert done.exit_code == 1
+    assert "the disk does not take that it was delivered; gave up after 2" in str(done.exception)
+    assert len(receiver.spans) == 1
