@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,13 @@ from typing import Any
 import click
 import pytest
 import yaml
+from collector_process import collecting
 from doc_blocks import ROOT
+from gateway_site import gateway_at
 
 from arttrace.commands import cli
 from arttrace.server import serve_arguments
+from arttrace.system.paths import DataDir
 
 FILES = ("Dockerfile", "Dockerfile.collector")
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -57,6 +64,31 @@ def test_an_image_is_not_root_and_tells_its_health(file: str) -> None:
     *_, probe = json.loads(said["HEALTHCHECK"].partition("CMD ")[2])
     compile(probe, file, "exec")
     assert f":{said['EXPOSE']}/" in probe
+
+
+def health(file: str, url: str) -> int:
+    """The exit code of an image's probe, asked of a server elsewhere."""
+    said = dict(instructions(file))
+    *command, probe = json.loads(said["HEALTHCHECK"].partition("CMD ")[2])
+    assert command == ["python", "-c"]
+    there = probe.replace(f"http://127.0.0.1:{said['EXPOSE']}", url.rstrip("/"))
+    assert there != probe
+    return subprocess.run([sys.executable, "-c", there], capture_output=True, timeout=60, check=False).returncode
+
+
+def test_the_probe_of_the_collector_finds_it_healthy_without_a_key(tmp_path: Path) -> None:
+    with collecting(DataDir(tmp_path), ARTTRACE_API_KEY="secret") as (_, url):
+        until = time.monotonic() + 60  # it takes in first what an earlier process left
+        while health("Dockerfile.collector", url) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert health("Dockerfile.collector", url) == 0
+    assert health("Dockerfile.collector", url) == 1
+
+
+async def test_the_probe_of_the_server_finds_it_healthy_without_a_key(tmp_path: Path) -> None:
+    async with gateway_at(tmp_path, api_key="secret") as site:
+        assert await asyncio.to_thread(health, "Dockerfile", str(site.http.base_url)) == 0
+    assert await asyncio.to_thread(health, "Dockerfile", str(site.http.base_url)) == 1
 
 
 def test_the_server_needs_no_flag_but_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,3 +40,21 @@ def test_a_larger_one_is_proved_as_well() -> None:
     assert len(puzzle.solutions(made.clues, 4)) == 1
     assert made.text.startswith("Ada, Ben, Cleo, Dan\nrooms: hall, attic, cellar, study\n")
     assert len({puzzle.generate(seed).text for seed in range(30)}) == 30
+
+
+def test_the_puzzle_of_a_seed_is_the_same_in_every_process() -> None:
+    made = puzzle.generate(0)
+    assert made.text.splitlines() == [
+        "Ada, Ben, Cleo",
+        "rooms: hall, attic, cellar",
+        "things: rope, lamp, knife",
+        "hours: one, two, three",
+        "Cleo had the hour one.",
+        "Ada did not have the thing knife.",
+        "Ben did not have the room cellar.",
+        "The room hall goes with the thing rope.",
+        "The hour three goes with the thing rope.",
+        "The hour two goes with the thing knife.",
+        "Which room, thing, hour had Ada?",
+    ]
+    assert made.answer == ("hall", "rope", "three")

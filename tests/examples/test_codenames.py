@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from example_modules import load
 
@@ -47,3 +49,9 @@ def test_the_table_is_that_of_its_seed() -> None:
         assert (len(set(one.words)), len(one.ours)) == (9, table.OURS)
         assert one.ours < set(one.words)
         assert one.assassin in set(one.words) - one.ours
+        themes = {word: theme for theme, words in table.THEMES.items() for word in words}
+        ours, others = (Counter(themes[word] for word in some) for some in (one.ours, set(one.words) - one.ours))
+        assert sorted(ours.values()) == [1, 3]
+        assert others[themes[one.assassin]] == 3, "the assassin is of the theme of which none is ours"
+    words = ("pepper", "opera", "whale", "horse", "honey", "choir", "violin", "soup", "salmon")
+    assert dealt[0] == table.Table(words, frozenset({"choir", "opera", "whale", "violin"}), "pepper")
