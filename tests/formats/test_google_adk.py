@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
@@ -26,6 +26,10 @@ def build(directory: Path, schema: str) -> Trajectory:
         )
         for one in recorded[schema]
     ]  # fmt: skip
+    return stored(directory, spans)
+
+
+def stored(directory: Path, spans: list[SpanRow]) -> Trajectory:
     with Store.open(DataDir(directory), create=True) as store:
         store.append(spans)
         [trajectory] = store.trajectories()
@@ -59,6 +63,28 @@ def test_messages_tools_and_agents_are_read(schema: str, tmp_path: Path) -> None
     assert [tool["function"]["name"] for tool in call.tools] == ["double"]
     ran = {tool.name: (tool.arguments, tool.result, tool.inferred) for tool in trajectory.tool_calls}
     assert ran["double"] == ('{"number": 21}', '{"result": "42"}', False)
+
+
+def test_thoughts_pictures_and_a_system_instruction_in_parts_are_read(tmp_path: Path) -> None:
+    request = {
+        "config": {"system_instruction": [{"parts": [{"text": "You"}, {"text": "double."}]}, "Briefly."]},
+        "contents": [{"role": "user", "parts": [{"text": "Double this"}, {"file_data": {"file_uri": "gs://a/b.png"}}]}],
+    }
+    parts = [{"text": "It shows 21. ", "thought": True}, {"text": "So 42.", "thought": True}, {"text": "It is 42."}]
+    response = {"content": {"role": "model", "parts": parts}, "finish_reason": "STOP"}
+    said = {
+        "gen_ai.request.model": "gemini",
+        "gcp.vertex.agent.llm_request": msgspec.json.encode(request).decode(),
+        "gcp.vertex.agent.llm_response": msgspec.json.encode(response).decode(),
+    }
+    span = SpanRow("1" * 32, "2" * 16, "call_llm", 1, 2, scope_name="gcp.vertex.agent", attributes=said)
+    [placed] = stored(tmp_path, [span]).calls
+    system, asked = placed.call.messages
+    assert system == Message("system", (TextPart("You\n\ndouble.\n\nBriefly."),))
+    assert asked.parts[0] == TextPart("Double this")
+    assert "gs://a/b.png" in str(asked.parts[1])
+    (choice,) = placed.call.choices
+    assert choice.message.parts == (ReasoningPart("It shows 21. So 42."), TextPart("It is 42."))
 
 
 @pytest.mark.parametrize("schema", ["schema 1, no content", "schema 2, no content"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pydantic
 import pytest
@@ -316,6 +317,32 @@ async def test_a_response_is_a_choice(
     assert (choice.finish_reason, choice.message.tool_calls[0].function.name) == ("tool_calls", "look")
     [run] = recorded(site).values()
     assert (run.id, len(run.calls)) == (trajectory.id, 1)
+
+
+async def test_calls_that_name_one_run_are_one_run(site: Site) -> None:
+    site.engine.scripted += [(200, JSON, completion(1)), (200, JSON, completion(1))]
+    async with art.AsyncClient(base_url=f"{site.http.base_url}/v1") as client:
+        first = await client.chat.completions.create(**CHAT)
+        extra = {"art": {"trajectory_id": first.trajectory.id, "agent": "checker"}}
+        second = await client.chat.completions.create(**CHAT, extra_body=extra)
+    assert extra["art"] == {"trajectory_id": first.trajectory.id, "agent": "checker"}, "the program's own is left alone"
+    assert second.trajectory.id == first.trajectory.id
+    [run] = recorded(site).values()
+    assert (run.id, len(run.calls)) == (first.trajectory.id, 2)
+
+
+def test_what_samples_nothing_is_sent_as_it_is() -> None:
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return httpx.Response(200, json={"object": "list", "model": "m", "data": []})
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as transport:
+        client = art.Client(base_url="http://server/v1", api_key="x", http_client=transport)
+        embedded = client.embeddings.create(model="m", input="6 x 7?", encoding_format="float")
+    assert sent == [{"model": "m", "input": "6 x 7?", "encoding_format": "float"}]
+    assert not hasattr(embedded, "trajectory")
 
 
 async def test_each_prompt_of_a_completion_has_its_choices(site: Site) -> None:
