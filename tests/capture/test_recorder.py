@@ -14,7 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from spool import read_spans
 
+import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import Settings
 from arttrace.capture.context import program
@@ -23,10 +25,12 @@ from arttrace.capture.export import recorder as recorder_module
 from arttrace.capture.export import spool as spool_module
 from arttrace.capture.export.recorder import Recorder
 from arttrace.capture.patches import hooks
+from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.system import native_threads
 from arttrace.system.journal import list_segments
 from arttrace.system.paths import DataDir
+from arttrace.wire.content import ContentRules
 
 
 @pytest.fixture
@@ -241,3 +245,68 @@ def test_in_a_crowd_the_interpreter_is_given_up_for_the_writes_alone(
     assert recorder.flush(60)
     assert given_up == [3, 3, 3, 1]
     assert recorder.counts().recorded == 10
+
+
+def test_what_is_written_goes_to_the_disk_where_no_thread_can_be_started_for_it(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    twice = threading.Event()
+    start = native_threads.Thread.start
+
+    def refusing(self: native_threads.Thread) -> None:
+        if recorder._worker is not self:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def sync() -> None:
+        synced.append(1)
+        if len(synced) > 1:
+            twice.set()
+        else:
+            recorder.record(Reward("r", "a" * 32, 1.0))
+
+    monkeypatch.setattr(native_threads.Thread, "start", refusing)
+    monkeypatch.setattr(recorder_module, "_SYNC_INTERVAL_S", 0.01)
+    monkeypatch.setattr(recorder._spool, "sync", sync)
+    recorder.record(Reward("r", "a" * 32, 1.0))
+    assert twice.wait(30), "written once, and nothing that came later"
+
+
+def test_a_forked_child_does_not_count_what_its_parent_had_no_room_for(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
+    monkeypatch.setattr(recorder_module, "MAX_WAITING_BYTES", 0)
+    recorder.submit(lambda: None, weight=1)
+    assert recorder.counts().refused == 1
+    recorder.after_fork_in_child()
+    assert recorder.counts().refused == 0
+
+
+def test_a_run_whose_root_cannot_be_recorded_is_not_taken_for_one_that_went_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What sampling leaves out is a run that is known to have no error; of this one only its calls are known."""
+    monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
+    arttrace.init(dir=tmp_path, sample=0.0)
+    span = ContentRules.span
+
+    def failing(self: ContentRules, attributes: dict[str, Any], *rest: Any) -> Any:
+        if attributes.get(semconv.AGENT_NAME) == "run":
+            raise MemoryError
+        return span(self, attributes, *rest)
+
+    monkeypatch.setattr(ContentRules, "span", failing)
+
+    @arttrace.tool
+    def tool() -> None: ...
+
+    @arttrace.trajectory
+    def run() -> None:
+        tool()
+
+    run()
+    assert arttrace.flush(60)
+    assert lifecycle.counts().left_out == 0
+    assert [span.name for span in read_spans(tmp_path)] == ["execute_tool tool"]
