@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
@@ -81,7 +83,9 @@ def command(
     if policy is not None and not _is_python(executable, arguments):
         gateway = policy_gateway(*_policy_server(policy))
         if (problem := gateway.problem()) is None:
-            sys.exit(run_recorded(executable, arguments, environment, gateway, quiet=quiet))
+            with _starting(executable):
+                code = run_recorded(executable, arguments, environment, gateway, quiet=quiet)
+            sys.exit(code)
         if not quiet:
             program_name = Path(executable).name
             click.echo(
@@ -94,8 +98,23 @@ def command(
     if os.name == "posix":
         if users_umask() >= 0:
             os.umask(users_umask())
-        os.execve(executable, arguments, environment)  # noqa: S606  to run it is what was asked
+        with _starting(executable):
+            os.execve(executable, arguments, environment)  # noqa: S606  to run it is what was asked
     sys.exit(subprocess.call([executable, *arguments[1:]], env=environment))
+
+
+@contextmanager
+def _starting(executable: str) -> Iterator[None]:
+    """Raise ArttraceError where the system refuses to execute the program."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename != executable:
+            raise
+        raise ArttraceError(
+            f"{executable} cannot be started: {error.strerror}",
+            f"A script begins with #! and its interpreter, or has it named: arttrace run -- sh {executable}",
+        ) from error
 
 
 def _command_line(program: tuple[str, ...]) -> list[str]:

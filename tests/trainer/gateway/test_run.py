@@ -163,6 +163,17 @@ async def test_a_program_makes_its_files_as_its_user_does(site: Site) -> None:
     assert out == b"0022\n"
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_what_the_system_cannot_execute_is_said(site: Site, agent: Path, recorded: bool) -> None:
+    agent.write_text("echo ran\n")
+    program = await started(site, agent, url=None if recorded else "http://127.0.0.1:9/v1")
+    out, said = await program.communicate()
+    assert (program.returncode, out) == (1, b"")
+    assert f"error: {agent} cannot be started: Exec format error" in said.decode()
+    assert f"arttrace run -- sh {agent}" in said.decode()
+    assert "Traceback" not in said.decode()
+
+
 async def test_without_a_gateway_the_program_runs_all_the_same(site: Site) -> None:
     program = await started(site, "echo", "ran", url="http://user:word@127.0.0.1:9/v1")
     out, said = await program.communicate()
