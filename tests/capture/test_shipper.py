@@ -157,7 +157,7 @@ def test_a_collector_that_is_away_gets_everything_when_it_is_back(
     assert caplog.text.count("accepts spans again") == 1
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504, 500])
+@pytest.mark.parametrize("status", [408, 429, 502, 503, 504, 500])
 def test_a_busy_collector_is_asked_again_after_the_time_it_names(
     record_to: Callable[[str], Recorder], receiver: Receiver, status: int
 ) -> None:

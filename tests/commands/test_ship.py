@@ -256,6 +256,16 @@ def test_a_receiver_that_takes_nothing_is_given_up_and_nothing_is_lost(
         assert len(receiver.spans) == 1
 
 
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_a_receiver_that_asks_to_send_it_again_gets_it_again(agent_data: DataDir, status: int) -> None:
+    writer = JournalWriter(agent_data.outbox)
+    writer.append(span(1))
+    writer.close()
+    with receiving(script=[lambda _spans: (status, {}, b"")]) as receiver:
+        done = ship(agent_data, "--endpoint", receiver.url)
+        assert (done.returncode, done.stdout) == (0, f"1 span delivered to {receiver.url}\n"), done.stderr
+
+
 def test_what_another_process_ships_is_not_waited_for_without_end(agent_data: DataDir) -> None:
     writer = JournalWriter(agent_data.outbox)
     writer.append(span(1))

@@ -31,7 +31,7 @@ from arttrace.system.private_files import make_directory
 _BATCH_BYTES = 4 << 20
 _BATCH_RECORDS = 512
 _MAX_REFUSED_BYTES = 64 << 20
-_BUSY: Final = (429, 502, 503, 504)
+_BUSY: Final = (408, 429, 502, 503, 504)
 _BAD_CONTENT: Final = (400, 413, 422)
 _REMEDIES: Final = {
     401: "; check its key or headers",
