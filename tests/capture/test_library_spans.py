@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -461,3 +463,37 @@ def test_a_rollout_whose_tool_ran_though_it_was_to_be_answered_says_so(tracer: T
     run_entry(main, {}, tools=RecordedTools(ToolRecord()))
     (root,) = spans()
     assert root.attributes[semconv.INTERRUPTED] == "a tool ran that no record can answer for: pay"
+
+
+def test_content_of_a_library_s_call_that_is_cut_is_marked(
+    tracer: Tracer, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arttrace.capture.calls.followed_call.MAX_CONTENT_BYTES", 400)
+    said = [{"role": "user", "parts": [{"type": "text", "content": "x" * 900}]}]
+
+    @arttrace.trajectory
+    def main() -> None:
+        attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+        with tracer.start_as_current_span("chat m", attributes=attributes) as call:
+            call.set_attribute(semconv.INPUT_MESSAGES, json.dumps(said))
+
+    main()
+    [call] = [span for span in spans() if span.name == "chat m"]
+    assert call.attributes[semconv.TRUNCATED] == [semconv.INPUT_MESSAGES]
+    assert len(str(call.attributes[semconv.INPUT_MESSAGES])) < 900
+
+
+def test_a_span_of_a_call_that_a_forked_child_ends_too_is_recorded_once(tracer: Tracer, spans: Spans) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+        with tracer.start_as_current_span("chat m", attributes=attributes) as call:
+            if (child := os.fork()) == 0:
+                with contextlib.suppress(BaseException):
+                    call.end()
+                    arttrace.flush(30)
+                os._exit(0)
+            os.waitpid(child, 0)
+
+    main()
+    assert [span.name for span in spans() if span.name == "chat m"] == ["chat m"]
