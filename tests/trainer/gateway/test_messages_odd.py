@@ -78,6 +78,13 @@ def test_the_last_usage_counts_also_where_later_chunks_tell_none() -> None:
     assert (end["usage"]["input_tokens"], end["usage"]["cache_read_input_tokens"]) == (3, 6)
 
 
+def test_a_text_is_the_engines_to_the_last_space() -> None:
+    text = "\n  a \n"
+    whole = message_of(completion({"content": text})[2])
+    assert whole is not None
+    assert json.loads(whole)["content"] == [{"type": "text", "text": text}]
+
+
 def test_probabilities_that_are_not_one_for_each_token_are_none() -> None:
     body = chunks({"content": "a"}, {"content": "b"})[2].replace(b'"logprob": -0.5', b'"logprob": -0.25', 1)
     assert events_of(body)[-2]["arttrace"]["logprobs"] == [-0.25, -0.5]
@@ -127,6 +134,9 @@ async def test_counting_fails_in_the_form_that_the_client_knows(site: Site, clie
         await client.messages.count_tokens(**COUNTED)
     assert down.value.body["type"] == "error"
     site.engine.drop = 0
+    await site.engine.__aexit__()
+    with pytest.raises(anthropic.InternalServerError, match="does not answer"):
+        await client.messages.count_tokens(**COUNTED)
     site.gateway.gate.max_requests = 0
     with pytest.raises(anthropic.InternalServerError, match="which is the bound") as full:
         await client.messages.count_tokens(**COUNTED)
