@@ -61,8 +61,11 @@ class Instrumentation:
 @pytest.fixture
 def bare(spans: Spans) -> Iterator[Callable[[], None]]:
     """Takes arttrace's hooks out of the clients' classes, and gives what puts them in; all is as before in the end."""
-    before = [(owner, vars(owner).get("request")) for owner in (*BASES, *CLIENTS)]
     kept, bases = patches._patches.copy(), openai_hook._bases.copy()
+    owners = dict.fromkeys(
+        (*(base for base, _, _ in bases), *BASES, *CLIENTS)
+    )  # anthropic's are hooked where it is here
+    before = [(owner, vars(owner).get("request")) for owner in owners]
     for base, original, _ in bases:
         base.request = original
     openai_hook._said.clear()
