@@ -214,6 +214,21 @@ def test_ended_in_every_stage_it_goes_on_where_it_was(
     assert sorted(id for step in site.trained for id in step) == sorted(learned), "nothing is trained on twice"
 
 
+def test_a_group_that_has_some_of_its_runs_gets_those_that_are_missing(site: Site, tmp_path: Path) -> None:
+    data, key = tmp_path / "data", "autorl/things/step 1/0"
+
+    @arttrace.trajectory(name="autorl")
+    async def one_run() -> None:
+        async with art.Model("m", inference_base_url=site.policy.url, inference_api_key="k").openai_client() as client:
+            await client.chat.completions.create(model="things", messages=[{"role": "user", "content": "x"}])
+
+    arttrace.init(dir=data)
+    asyncio.run(art.gather_trajectory_groups([art.TrajectoryGroup([one_run()], key=key)]))
+    assert autorl(data, "--steps", "1").exit_code == 0
+    assert Counter(run.group for run in runs(data) if "step 1" in str(run.group))[key] == 2
+    assert [len(step) for step in site.trained] == [4]
+
+
 def test_more_steps_of_the_same_run_and_no_other_run_by_its_name(site: Site, tmp_path: Path) -> None:
     assert autorl(tmp_path / "data").exit_code == 0
     more = autorl(tmp_path / "data", "--steps", "3")
