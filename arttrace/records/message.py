@@ -69,6 +69,30 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return tuple([part for part in self.parts if isinstance(part, ToolCallPart)])
 
 
+_MEDIA = frozenset(
+    ("image", "image_url", "image_file", "input_image", "audio_url", "input_audio", "video", "video_url", "input_video")
+)
+
+
+def has_media(message: Message) -> bool:
+    """Whether an image, a sound or a video is a part of the message, or of a tool's result in it: a model is given
+    those beside its tokens."""
+    return any(
+        _is_media(part.value)
+        if isinstance(part, OtherPart)
+        else isinstance(part, ToolResultPart) and isinstance(part.response, list) and any(map(_is_media, part.response))
+        for part in message.parts
+    )
+
+
+def _is_media(value: Any) -> bool:
+    return isinstance(value, dict) and (str(value.get("type")) in _MEDIA or str(value.get("modality")) in _MODALITIES)
+
+
+_MODALITIES = frozenset(("image", "audio", "video"))
+"""Of the conventions' `blob`, `uri` and `file` parts."""
+
+
 class MessageTexts:
     """A message list as the JSON text of each message: those of the list that it extends (`before`), then those
     `added`.

@@ -56,6 +56,7 @@ class NotTrained(StrEnum):
     ALTERED_SAMPLING = "sampling was narrowed or shifted"
     OTHER_POLICY = "sampled by another policy"
     NO_POLICY_VERSION = "policy version not known"
+    MEDIA = "images, sound or video in the prompt"
 
     INCOMPLETE = "incomplete"
     TOO_STALE = "too stale"

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.call import Call, Choice
+from arttrace.records.message import has_media
 from arttrace.records.sequence import NotTrained, TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.tokens import is_logprob, token_bytes
@@ -100,7 +101,8 @@ def _fault(call: Call, choice: Choice | None) -> NotTrained | None:
 
     Log-probabilities are those of the policy itself, over the whole vocabulary, at temperature 1 or, where the engine
     says so, at the temperature of the request: tokens that were sampled otherwise did not come with the
-    log-probabilities under which they were sampled, or could not have been others.
+    log-probabilities under which they were sampled, or could not have been others. What the model was shown beside
+    its tokens (an image) the learner is not given, so that its log-probabilities would be of another question.
     """
     if call.collided:
         return NotTrained.COLLIDED
@@ -132,6 +134,8 @@ def _fault(call: Call, choice: Choice | None) -> NotTrained | None:
         return NotTrained.NOT_AT_TEMPERATURE_1
     if call.altered_sampling:
         return NotTrained.ALTERED_SAMPLING
+    if any(map(has_media, call.messages)):
+        return NotTrained.MEDIA
     return None
 
 

@@ -200,6 +200,37 @@ def test_a_temperature_is_trained_on_where_the_log_probabilities_include_it(
         assert sequence.temperatures == tuple(trained if t in sampled else 1.0 for t in range(len(sequence.token_ids)))
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+        {"type": "blob", "modality": "video", "content": "AA=="},
+        {"type": "tool_call_response", "id": "c1", "response": [{"type": "image", "source": {}}]},
+    ],
+    ids=lambda part: part["type"],
+)
+def test_what_answers_to_more_than_text_is_context(part: dict[str, object]) -> None:
+    """The learner is given tokens alone: its log-probabilities would not be those of the model that saw the image."""
+    run = Run()
+    seen = {"role": "user", "parts": [part, {"type": "text", "content": "What is it?"}]}
+    shown = run.chat("a", [seen], message("assistant", "A hill."), at=1)
+    run.chat("b", [seen, shown, message("user", "Sure?")], message("assistant", "Yes."), at=10)
+    alone = run.chat("c", [message("user", "Name one.")], message("assistant", "Ada."), at=20)
+    made, report = read(run.end())
+    assert [token for sequence in made for token in targets(sequence)] == tokens(alone)
+    assert report.reasons == {"images, sound or video in the prompt": 2}
+
+
+def test_a_document_that_is_text_is_trained_on() -> None:
+    run = Run()
+    text = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "One."}}
+    answer = run.chat("a", [{"role": "user", "parts": [text]}], message("assistant", "Read."), at=1)
+    [sequence], report = read(run.end())
+    assert (targets(sequence), report.reasons) == (tokens(answer), {})
+
+
 def test_neutral_sampling_settings_are_trained_on() -> None:
     run = Run()
     neutral = {"REQUEST_TEMPERATURE": 1, "REQUEST_TOP_P": 1.0, "REQUEST_PRESENCE_PENALTY": 0}

@@ -54,6 +54,7 @@ WORDS: Mapping[NotTrained, tuple[str, str]] = {
         "the policy's own.",
         "Leave top_p at 1 and top_k and penalties off in runs that train.",
     ),
+    NotTrained.MEDIA: ("It answers to an image, a sound or a video, which the learner is not given.", ""),
     NotTrained.OTHER_POLICY: ("Another policy sampled it.", ""),
     NotTrained.NO_POLICY_VERSION: ("Which version of which policy answered is not recorded.", ""),
 }
