@@ -154,6 +154,12 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
         (1, "ValueError: BertModel does not support LoRA yet.", "LoRA adapters", "causal language model"),
         (
             1,
+            "ValueError: There is no module or parameter named 'vision_tower.embeddings' in Gemma3ForConditional.",
+            "weights under other names",
+            "Save the model again",
+        ),
+        (
+            1,
             'raise ValueError(f"{name} does not support LoRA")\nValueError: X5 does not support LoRA',
             "X5 does",
             "LoRA",

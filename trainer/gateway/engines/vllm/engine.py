@@ -227,9 +227,14 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "Choose a base model whose head_dim is 32, 64, 96, 128 or 256, or serve it on a CUDA card.",
     ),
     (
-        r"does not support LoRA|architectures? .*not supported|Unsupported model|no module or parameter named",
+        r"does not support LoRA|architectures? .*not supported|Unsupported model",
         "vLLM cannot serve this model with LoRA adapters",
         "Choose a causal language model that vLLM lists with LoRA support (Qwen, Llama, Mistral and others).",
+    ),
+    (
+        r"no module or parameter named",
+        "the model's files hold weights under other names than vLLM knows",
+        "Save the model again with a version of transformers that names them as this vLLM expects, or choose another.",
     ),
     (
         r"User-specified max_model_len .* is greater than",
