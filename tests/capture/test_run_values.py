@@ -155,6 +155,7 @@ def test_calls_that_wait_for_a_disk_that_hangs_are_bounded_and_counted(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    guard.failures.clear()
     recorder = Recorder(Settings(DataDir(tmp_path)))
     disk = threading.Event()
     ran: list[int] = []
