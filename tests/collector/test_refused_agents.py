@@ -3,8 +3,7 @@ run that it was a part of is not complete, though all else of that run's trace c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ from arttrace.system.paths import DataDir
 
 OTHER = b"\x02" * 16
 BEGAN = 1_700_000_000_000_000_012
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(DataDir(tmp_path))
-    yield site
-    site.sink.close()
 
 
 @pytest.fixture(autouse=True)

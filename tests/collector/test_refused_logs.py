@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,17 +14,9 @@ from refusing_site import TRACE, Site, run
 from arttrace.collector.otlp.responses import PROTOBUF
 from arttrace.formats.otlp import check_protobuf, decode_json
 from arttrace.formats.otlp.protobuf_fields import encode_bytes
-from arttrace.system.paths import DataDir
 
 CALL = b"\x0b" * 8
 TIME = 1_700_000_000_000_000_050
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(DataDir(tmp_path))
-    yield site
-    site.sink.close()
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from refusing_site import LEAF, ROOT, TRACE, Site, run, span
 from arttrace.collector.otlp.responses import PROTOBUF
 from arttrace.formats.otlp import check_protobuf, decode_json
 from arttrace.store import Store
-from arttrace.system.paths import DataDir
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(DataDir(tmp_path))
-    yield site
-    site.sink.close()
 
 
 def good_leaf() -> bytes:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 from refusing_site import Site, run
@@ -13,14 +10,6 @@ from arttrace.collector.otlp.responses import PROTOBUF
 from arttrace.commands import cli
 from arttrace.formats.otlp.request import MalformedRequest
 from arttrace.store.server.responses import JSON
-from arttrace.system.paths import DataDir
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(DataDir(tmp_path))
-    yield site
-    site.sink.close()
 
 
 def listed(site: Site, *options: str) -> str:
