@@ -72,6 +72,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 _MEDIA = frozenset(
     ("image", "image_url", "image_file", "input_image", "audio_url", "input_audio", "video", "video_url", "input_video")
 )
+_MODALITIES = frozenset(("image", "audio", "video"))
+"""Of the conventions' `blob`, `uri` and `file` parts."""
 
 
 def has_media(message: Message) -> bool:
@@ -87,10 +89,6 @@ def has_media(message: Message) -> bool:
 
 def _is_media(value: Any) -> bool:
     return isinstance(value, dict) and (str(value.get("type")) in _MEDIA or str(value.get("modality")) in _MODALITIES)
-
-
-_MODALITIES = frozenset(("image", "audio", "video"))
-"""Of the conventions' `blob`, `uri` and `file` parts."""
 
 
 class MessageTexts:

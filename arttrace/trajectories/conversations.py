@@ -55,9 +55,9 @@ def conversations(trajectory: Trajectory) -> list[Conversation]:
     """Every branch that holds a message not seen before, agents and branches in order of time. An answer that was cut
     off is a conversation of its own, with the fault, behind that of the answers before it; so is one cut short that
     holds tool calls, since it cannot be told how much of their text is the model's."""
-    cut, unended = without_end(trajectory)
+    cut, unended = ends = without_end(trajectory)
     found = []
-    for branch in branches(trajectory):
+    for branch in branches(trajectory, ends):
         targets = tuple(at for at, is_target in enumerate(branch.is_target) if is_target)
         open_ones = tuple(at for at in targets if branch.nodes[at].id in unended)
         faults = {at: NotTrained.CUT_CALL for at in open_ones if branch.nodes[at].message.tool_calls}
@@ -95,10 +95,10 @@ def _apart(conversation: Conversation, faults: Mapping[int, NotTrained]) -> list
     ]
 
 
-def branches(trajectory: Trajectory) -> list[Branch]:
+def branches(trajectory: Trajectory, ends: tuple[set[str], set[str]] | None = None) -> list[Branch]:
     """The branches of `conversations`, each up to its last target. Answers that several share are targets in one that
-    ends with a whole answer, where there is one."""
-    cut, _ = without_end(trajectory)
+    ends with a whole answer, where there is one. `ends` are those of `without_end`, from who has them."""
+    cut, _ = ends or without_end(trajectory)
     nodes = {node.id: node for node in trajectory.nodes}
     parents = {node.parent_id for node in trajectory.nodes}
     tools: dict[str, tuple[dict[str, Any], ...]] = {}

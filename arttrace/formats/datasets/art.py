@@ -36,13 +36,13 @@ def trajectory(run: Trajectory, reward: float | None, lost: Counter[str]) -> Row
     is written without a part of it."""
     if reward is None:
         raise Unsuitable(NotTrained.NO_REWARD)
-    all_branches = branches(run)
+    ends = without_end(run)
+    all_branches = branches(run, ends)
     if not all_branches:
         raise Unsuitable("runs without an answer")
     root = run.agents[0].id if run.agents else all_branches[0].agent_id
     main = next((branch for branch in reversed(all_branches) if branch.agent_id == root), all_branches[0])
     calls = {placed.call.span_id: placed for placed in run.calls}
-    ends = without_end(run)
     row: Row = {
         **_history(main, calls, ends, lost),
         "additional_histories": [_history(branch, calls, ends, lost) for branch in all_branches if branch is not main],

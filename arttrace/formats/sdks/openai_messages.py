@@ -13,7 +13,7 @@ from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.records.values.finish_reasons import told_reason
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.decoding.attribute_values import from_json, json_object
 from arttrace.wire.apis.anthropic_chat import chat_tools
 from arttrace.wire.messages import parse_message
 
@@ -58,22 +58,18 @@ def reasons_of(response: Any) -> list[str | None]:
         return []
     for name in ("choices", "candidates"):
         if isinstance(found := response.get(name), list):
-            return [told_reason(_object(one)) for one in found]
+            return [told_reason(json_object(one)) for one in found]
     generations = response.get("generations")
     if not isinstance(generations, list):
         return [told_reason(response)]
     first = generations[0] if generations else None
-    return [_reason_of_generation(_object(one)) for one in (first if isinstance(first, list) else generations)]
+    return [_reason_of_generation(json_object(one)) for one in (first if isinstance(first, list) else generations)]
 
 
 def _reason_of_generation(generation: dict[str, Any]) -> str | None:
-    message = _object(generation.get("message"))
-    about = _object(_object(message.get("kwargs", message)).get("response_metadata"))
-    return told_reason(_object(generation.get("generation_info"))) or told_reason(about)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    message = json_object(generation.get("message"))
+    about = json_object(json_object(message.get("kwargs", message)).get("response_metadata"))
+    return told_reason(json_object(generation.get("generation_info"))) or told_reason(about)
 
 
 def tools(definitions: Sequence[Any]) -> str:

@@ -19,7 +19,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
-from arttrace.trajectories.decoding.attribute_values import finite
+from arttrace.trajectories.decoding.attribute_values import finite, json_object
 
 KIND = "atif trajectories"
 
@@ -34,7 +34,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     own = _own(item)
     id = item.get("trajectory_id") if own else None
     start = own.get("start_ns") or min(_times(item), default=None)
-    agent = _object(item.get("agent"))
+    agent = json_object(item.get("agent"))
     name = str(agent.get("name") or "agent")
     key = item.get("trajectory_id") or item.get("session_id") or ids.next(source, item)
     run = ImportedRun(source, key, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None)
@@ -45,7 +45,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
         ref.get("trajectory_id"): result.get("source_call_id")
         for one in (item, *embedded)
         for step in _objects(one.get("steps"))
-        for result in _objects(_object(step.get("observation")).get("results"))
+        for result in _objects(json_object(step.get("observation")).get("results"))
         for ref in _objects(result.get("subagent_trajectory_ref"))
     }
     there = {one.get("trajectory_id") for one in embedded}
@@ -55,7 +55,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
         who = _own(one)
         agent_id = str(who.get("agent_id") or one.get("trajectory_id"))
         if agent_id not in spans:
-            name = str(_object(one.get("agent")).get("name") or "sub-agent")
+            name = str(json_object(one.get("agent")).get("name") or "sub-agent")
             times = _times(one)
             spans[agent_id], made = run.agent(
                 agent_id,
@@ -101,7 +101,7 @@ class _Told:
         self.last: Any = None
 
     def document(self, item: dict[str, Any], agent: str | None) -> Iterator[Read]:
-        who = _object(item.get("agent"))
+        who = json_object(item.get("agent"))
         offered = who.get("tool_definitions")
         messages: list[dict[str, Any]] = []
         for at, step in enumerate(item["steps"]):
@@ -150,7 +150,7 @@ def _message(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _results(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for result in _objects(_object(step.get("observation")).get("results")):
+    for result in _objects(json_object(step.get("observation")).get("results")):
         own = _own(result)
         content = _content(result.get("content"))
         id = result.get("source_call_id") or own.get("tool_call_id")
@@ -172,7 +172,7 @@ def _content(content: Any) -> Any:
 
 
 def _measured(step: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    metrics = _object(step.get("metrics"))
+    metrics = json_object(step.get("metrics"))
     found = {
         semconv.USAGE_INPUT_TOKENS: metrics.get("prompt_tokens"),
         semconv.USAGE_OUTPUT_TOKENS: metrics.get("completion_tokens"),
@@ -196,11 +196,7 @@ def _times(item: dict[str, Any]) -> list[int]:
 
 
 def _own(holder: dict[str, Any]) -> dict[str, Any]:
-    return _object(_object(holder.get("extra")).get(OWN))
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return json_object(json_object(holder.get("extra")).get(OWN))
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

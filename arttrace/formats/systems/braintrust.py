@@ -17,7 +17,7 @@ from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.times import ended_ns, time_ns
-from arttrace.trajectories.decoding.attribute_values import finite
+from arttrace.trajectories.decoding.attribute_values import finite, json_object
 
 KIND = "braintrust spans"
 
@@ -30,8 +30,8 @@ def recognises(item: dict[str, Any]) -> bool:
 def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """The span, and its scores."""
     trace_id = hex_id(item["root_span_id"], 32)
-    metrics, about = _object(item.get("metrics")), _object(item.get("span_attributes"))
-    metadata = _object(item.get("metadata"))
+    metrics, about = json_object(item.get("metrics")), json_object(item.get("span_attributes"))
+    metadata = json_object(item.get("metadata"))
     start = _seconds(metrics.get("start")) or time_ns(item.get("created"))
     if start is None:
         raise ValueError("a span has neither metrics.start nor created")
@@ -79,7 +79,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         attributes=said(found),
         scope_name="braintrust-export",
     )
-    for score, value in _object(item.get("scores")).items():
+    for score, value in json_object(item.get("scores")).items():
         number = finite(value)
         if number is not None:
             yield Reward(
@@ -139,7 +139,3 @@ def _seconds(value: Any) -> int | None:
 def _count(value: Any) -> int | None:
     number = finite(value)
     return int(number) if number is not None and number >= 0 else None
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
