@@ -37,8 +37,10 @@ LAYOUTS = {
     "stock TRL": "TRL's GRPOTrainer as it is: merged sequences, padded, log-probabilities at every position",
     "padded": "TRL engine: the same, log-probabilities at trained positions only",
     "packed": "packed engine, merged sequences end to end, nothing shared",
+    "PEFT's LoRA": "the tree, a LoRA's product scaled and added in passes of their own, as PEFT does",
     "tree": "packed engine as it is: the prefix tree",
 }
+PACKED = ("packed", "PEFT's LoRA", "tree")
 
 
 def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) -> dict[str, float]:
@@ -46,15 +48,17 @@ def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) ->
     import torch
 
     from trainer.learner import make_learner
-    from trainer.learner.packed import forest
+    from trainer.learner.packed import engine, forest
 
     torch.set_num_threads(1)
     if layout == "packed":
         forest.shared_length = lambda left, right: 0
+    elif layout == "PEFT's LoRA":
+        engine.add_within_products = lambda model: None
     elif layout == "stock TRL":
         take_trl_as_it_is()
     config = LearnerConfig(
-        engine="packed" if layout in ("packed", "tree") else "trl",
+        engine="packed" if layout in PACKED else "trl",
         micro_batch_tokens=BUDGET,
         max_logprob_difference=1e9,
         max_grad_norm=1e9,
@@ -93,7 +97,7 @@ def attended(layout: str, samples: list[Sample], config: LearnerConfig) -> int:
     from trainer.learner.samples import plan_step, split_rows
 
     rows = plan_step(samples, config).rows
-    if layout in ("packed", "tree"):
+    if layout in PACKED:
         forests = (
             plant(run, current_version=None, device="cpu", dtype=torch.float32) for run in split_forests(rows, BUDGET)
         )

@@ -41,6 +41,7 @@ LAYOUTS = {
     "tree, compiled": "the tree, norms, rotary positions and feed-forward parts compiled by PyTorch",
     "tree, Liger": "the tree, those parts Liger's kernels",
     "tree, block by block": "the same by PyTorch's attention for each block",
+    "tree, PEFT's LoRA": "the tree, a LoRA's product scaled and added in passes of their own, as PEFT does",
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "row per call": "every call a padded row of its own, PyTorch's attention, log-probabilities at targets only",
     "stock TRL": "TRL's GRPOTrainer as it is: merged sequences, padded, log-probabilities at every position",
@@ -80,19 +81,21 @@ def measure(row: Row) -> dict[str, Any]:
     """The figures of a row: of the fastest of its steps, none of which moves the weights."""
     import torch
 
-    from trainer.learner.packed import forest
+    from trainer.learner.packed import engine, forest
 
     if row.device == "cpu":
         torch.set_num_threads(1)
     elif row.dtype == "float32":
         torch.set_float32_matmul_precision("highest")
-    shared_length = forest.shared_length
+    shared_length, within = forest.shared_length, engine.add_within_products
     if row.layout == "packed":
         forest.shared_length = lambda left, right: 0
+    elif row.layout == "tree, PEFT's LoRA":
+        engine.add_within_products = lambda model: None
     try:
         return _measure(row)
     finally:
-        forest.shared_length = shared_length
+        forest.shared_length, engine.add_within_products = shared_length, within
 
 
 def _measure(row: Row) -> dict[str, Any]:

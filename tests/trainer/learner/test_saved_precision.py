@@ -16,6 +16,8 @@ from arttrace.records.policy import PolicyStep
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
+from trainer.learner.packed import engine as engine_module
+from trainer.learner.packed import lora
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
 from trainer.learner.samples import plan_step
@@ -132,17 +134,34 @@ def test_parts_of_every_size_make_the_same_file(tmp_path: Path, monkeypatch: pyt
     assert same(load_file(tmp_path / "x.safetensors"), given)
 
 
+@pytest.mark.parametrize("forward", ["the engine's", "PEFT's"])
 def test_a_layer_keeps_its_input_once_for_all_the_modules_that_take_it(
-    base_model: Path, make_samples: MakeSamples
+    base_model: Path, make_samples: MakeSamples, forward: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if forward == "PEFT's":
+        monkeypatch.setattr(engine_module, "add_within_products", lambda model: None)
     learner = PackedLearner(base_model, HALF)
+    parts: dict[int, str] = {}
     taken: dict[str, set[tuple[torch.dtype, int]]] = {}
     for name, module in learner.model.named_modules():
-        if name.endswith("lora_A.default"):
-            layer = name.partition(".self_attn.")[0] if ".self_attn." in name else name.partition(".mlp.")[0] + ".mlp"
-            hook = partial(_remember, taken.setdefault(layer, set()))
-            if not name.endswith(("o_proj.lora_A.default", "down_proj.lora_A.default")):
-                module.register_forward_pre_hook(hook)
+        if name.endswith("lora_A.default") and not name.endswith(("o_proj.lora_A.default", "down_proj.lora_A.default")):
+            part = name.partition(".self_attn.")[0] if ".self_attn." in name else name.partition(".mlp.")[0] + ".mlp"
+            parts[module.weight.data_ptr()] = part
+            module.register_forward_pre_hook(partial(_remember, taken.setdefault(part, set())))
+    multiplied = lora._AdaptedLinear.apply
+
+    def remembered(x: torch.Tensor, *others: Any) -> Any:
+        frozen = others[0].data_ptr()
+        if frozen in of_weight:
+            taken[of_weight[frozen]].add((x.dtype, x.data_ptr()))
+        return multiplied(x, *others)
+
+    of_weight = {
+        module.base_layer.weight.data_ptr(): parts[module.lora_A["default"].weight.data_ptr()]
+        for module in learner.model.modules()
+        if hasattr(module, "lora_A") and module.lora_A["default"].weight.data_ptr() in parts
+    }
+    monkeypatch.setattr(lora._AdaptedLinear, "apply", remembered)
     learner.step(make_samples(0))
     assert all(len(inputs) == 1 for inputs in taken.values()), taken
     assert {dtype for inputs in taken.values() for dtype, _ in inputs} == {torch.bfloat16}
