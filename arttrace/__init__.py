@@ -54,11 +54,21 @@ _MODULES = {
     "trajectory": "capture.decorators",
 }
 
+_IN_AGENT_LIGHTNING = {
+    "LitAgent": "@arttrace.trajectory on the function that you have",
+    "LLMProxy": "`arttrace serve`",
+    "Trainer": "`arttrace train`, or a loop by arttrace.loop",
+    "emit_reward": "arttrace.reward(value)",
+    "rollout": "@arttrace.trajectory",
+}
+
 
 def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever imports only records or the store does not pay for capture.
     if name not in __all__:
-        raise AttributeError(f"module 'arttrace' has no attribute {name!r}")
+        here = _IN_AGENT_LIGHTNING.get(name)
+        told = f"; Agent Lightning's {name} is here {here}" if here else ""
+        raise AttributeError(f"module 'arttrace' has no attribute {name!r}{told}")
     from importlib import import_module
 
     module = import_module(f"arttrace.{_MODULES.get(name, 'capture.api')}")

@@ -3,6 +3,8 @@
 Programs written for ART run with `import arttrace.loop as art`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.evaluation.ruler import ruler_score_group
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
@@ -40,3 +42,24 @@ __all__ = [
     "ruler",
     "ruler_score_group",
 ]
+
+_IN_ART = {
+    "ServerlessBackend": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
+    "auto_trajectory": "@arttrace.trajectory on the rollout",
+    "capture_auto_trajectory": "@arttrace.trajectory on the rollout",
+    "dev": "options of `arttrace serve`, and of model.train(groups, learning_rate=...)",
+    "langgraph": "nothing: a graph's calls are captured as they are",
+    "local": "LocalBackend, from arttrace.loop",
+    "mcp": "arttrace.mcp",
+    "rewards": "from arttrace.rewards import ruler, ruler_score_group",
+    "skypilot": "SkyPilotBackend, from arttrace.loop",
+    "trajectories": "Trajectory and TrajectoryGroup, from arttrace.loop",
+    "utils": "retry, limit_concurrency, from arttrace.loop",
+}
+"""What ART's other names are here."""
+
+if not TYPE_CHECKING:  # to a type checker each name that is not in `__all__` is an error
+
+    def __getattr__(name: str) -> Any:
+        here = f"; ART's {name} is here {_IN_ART[name]}" if name in _IN_ART else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{here}")

@@ -61,6 +61,10 @@ class LocalBackend:
 
     Args:
         dir: The data directory; $ARTTRACE_DIR, else ./.arttrace.
+        path: The same, by the name that ART's programs use.
+
+    Raises:
+        ValueError: Both are given.
 
     Example:
         ```python
@@ -73,9 +77,11 @@ class LocalBackend:
         ```
     """
 
-    def __init__(self, dir: str | Path | None = None) -> None:
-        if dir is not None:
-            change(dir=dir)
+    def __init__(self, dir: str | Path | None = None, *, path: str | Path | None = None) -> None:
+        if dir is not None and path is not None:
+            raise ValueError("dir and path name the same directory: pass one")
+        if (given := path if dir is None else dir) is not None:
+            change(dir=given)
         self.data = recorder().settings.data
         self._program = _PROGRAM
         self._server: Child | None = None

@@ -20,7 +20,7 @@ from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.members import is_decorated, opened, require_member, require_own
-from arttrace.loop.gathering.outcome import require_outcome
+from arttrace.loop.gathering.outcome import in_words, require_outcome
 from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.directories import by_directory, directories_of
 from arttrace.loop.recorded.scores import append_scores
@@ -29,7 +29,7 @@ from arttrace.loop.trajectory import conversation_record, record_id
 from arttrace.records.group import Group, new_key
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards import to_store
+from arttrace.rewards import to_store, trajectory_reward
 from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -96,6 +96,10 @@ class TrajectoryGroup:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.trajectories)
+
+    def __repr__(self) -> str:
+        rewards = [one.reward if isinstance(one, BuiltTrajectory) else trajectory_reward(one) for one in self]
+        return in_words(self.key, 0 if self._was_gathered else len(self._rollouts), rewards, len(self.exceptions))
 
     @property
     def size(self) -> int:

@@ -228,12 +228,14 @@ def _message(one: Any) -> dict[str, Any]:
     if isinstance(one, Mapping):
         return dict(one)
     message = getattr(one, "message", one)
-    if not hasattr(message, "model_dump"):
+    said: dict[str, Any] = {}
+    if hasattr(message, "model_dump"):
+        said = message.model_dump(exclude_none=True, include=_FIELDS, exclude=_PARSED)
+    if not said:
         raise ArttraceError(
-            f"{type(one).__name__} is neither a message nor a choice",
+            f"a {type(one).__name__} is neither a message nor a choice",
             "Append dicts, or `completion.choices[0]` as the client returned it.",
         )
-    said: dict[str, Any] = message.model_dump(exclude_none=True, include=_FIELDS, exclude=_PARSED)
     return said
 
 

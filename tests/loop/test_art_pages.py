@@ -5,6 +5,9 @@ from __future__ import annotations
 import art_programs
 import pytest
 
+import arttrace
+import arttrace.loop
+
 PROGRAMS = sorted(path.stem for path in art_programs.FOLDER.glob("*.py"))
 SITE = {"base_model": "/base", "url": "http://127.0.0.1:1"}
 
@@ -32,3 +35,29 @@ def test_a_program_is_run_with_another_import_line_and_what_cannot_be_had(name: 
 def test_whatever_the_tables_name_is_printed() -> None:
     page = (art_programs.FOLDER / "page.md").read_text()
     assert [one for one in (*art_programs.IMPORTS, *art_programs.UNAVAILABLE) if one not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "remedy"),
+    [
+        (arttrace.loop, "dev", "options of `arttrace serve`"),
+        (arttrace.loop, "ServerlessBackend", "ServerBackend"),
+        (arttrace.loop, "rewards", "from arttrace.rewards import"),
+        (arttrace.loop, "utils", "retry, limit_concurrency"),
+        (arttrace.loop, "capture_auto_trajectory", "@arttrace.trajectory"),
+        (arttrace, "emit_reward", "arttrace.reward(value)"),
+        (arttrace, "LitAgent", "@arttrace.trajectory"),
+        (arttrace, "Trainer", "arttrace train"),
+    ],
+)
+def test_a_name_that_another_library_has_is_told_what_it_is_here(module: object, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as told:
+        getattr(module, name)
+    assert remedy in str(told.value)
+
+
+def test_a_name_that_nobody_has_is_an_attribute_error_as_everywhere() -> None:
+    for module in (arttrace, arttrace.loop):
+        with pytest.raises(AttributeError) as told:
+            module.nothing  # noqa: B018
+        assert str(told.value) == f"module {module.__name__!r} has no attribute 'nothing'"

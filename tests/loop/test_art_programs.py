@@ -301,6 +301,15 @@ def test_messages_of_choices_go_back_as_they_came() -> None:
         art.Trajectory(["text"]).messages()
 
 
+def test_a_whole_answer_in_the_place_of_its_choice_is_refused() -> None:
+    completion = openai.types.chat.ChatCompletion.model_validate(
+        {"id": "c1", "object": "chat.completion", "created": 0, "model": "m", "choices": []}
+    )
+    with pytest.raises(ArttraceError, match="a ChatCompletion is neither a message nor a choice") as told:
+        art.Trajectory([{"role": "user", "content": "q"}, completion]).messages()
+    assert "completion.choices[0]" in str(told.value.hint)
+
+
 async def test_a_judge_gives_the_trajectories_their_rewards(
     model: art.TrainableModel, backend: StandInBackend, judge_server: Any
 ) -> None:

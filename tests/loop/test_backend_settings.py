@@ -32,3 +32,9 @@ def test_what_init_set_stays(by: str, backend: LocalBackend, model: TrainableMod
     now = recorder().settings
     assert (now.mask, now.capture_content, now.capture_http) == (masked, "redacted", True)
     assert (now.data.root.name, now.project) == (("second", "mine") if by == "a directory" else ("data", "another"))
+
+
+def test_the_directory_may_have_the_name_that_art_gives_it(tmp_path: Path) -> None:
+    assert LocalBackend(path=tmp_path / "art").data.root == tmp_path / "art"
+    with pytest.raises(ValueError, match="dir and path name the same directory: pass one"):
+        LocalBackend(tmp_path / "one", path=tmp_path / "two")

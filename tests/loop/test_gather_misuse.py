@@ -47,6 +47,29 @@ async def test_what_cannot_be_awaited_is_no_member(member: Any) -> None:
     assert "rollout(model, s) for _ in range(8)" in str(told.value.hint)
 
 
+async def test_a_rollout_that_cannot_be_awaited_is_told_how_to_be_a_member() -> None:
+    @arttrace.trajectory
+    def plain(reward: float) -> float:
+        arttrace.reward(reward)
+        return reward
+
+    with pytest.raises(ArttraceError, match="float is no member of a group") as told:
+        TrajectoryGroup(plain(0.5) for _ in range(2))
+    assert "asyncio.to_thread(rollout, model, s)" in str(told.value.hint)
+    group = TrajectoryGroup(asyncio.to_thread(plain, reward) for reward in (0.0, 1.0))
+    [gathered] = await gather_trajectory_groups([group])
+    assert sorted(trajectory_reward(run) or 0.0 for run in gathered.captured) == [0.0, 1.0]
+
+
+async def test_a_group_is_shown_by_its_size_and_rewards() -> None:
+    group = TrajectoryGroup((rollout(0.5), rollout(2 / 3)), key="sum")
+    assert repr(group) == "<TrajectoryGroup 'sum': 2 rollouts to gather>"
+    await gather_trajectory_groups([group])
+    assert repr(group) == "<TrajectoryGroup 'sum': 2 trajectories, rewards 0.5, 0.6667>"
+    failed = TrajectoryGroup([Trajectory(), ValueError("x")], key="other")
+    assert repr(failed) == "<TrajectoryGroup 'other': 1 trajectory, rewards None, 1 raised>"
+
+
 async def test_a_task_is_no_member_as_its_run_has_begun() -> None:
     task = asyncio.ensure_future(rollout())
     with pytest.raises(ArttraceError, match="has begun already"):

@@ -19,7 +19,10 @@ def require_member(member: Any) -> None:
     if isinstance(member, asyncio.Future):
         raise ArttraceError("a task is no member of a group: its run has begun already, outside of the group", put)
     if not (inspect.isawaitable(member) or isinstance(member, BuiltTrajectory | Exception)):
-        raise ArttraceError(f"{type(member).__name__} is no member of a group", put)
+        raise ArttraceError(
+            f"{type(member).__name__} is no member of a group",
+            f"{put} A rollout that is no coroutine function runs in a thread: asyncio.to_thread(rollout, model, s).",
+        )
 
 
 def require_own(result: BuiltTrajectory, id: str) -> None:

@@ -1,10 +1,23 @@
-"""Whether a gather brought anything: an error with the cause and the remedy where it did not."""
+"""What a gather brought, in words, and an error with the cause and the remedy where it brought nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from arttrace.system.errors import ArttraceError
+
+_SHOWN = 16
+
+
+def in_words(key: str, to_gather: int, rewards: Sequence[float | None], raised: int) -> str:
+    """A group as it is printed. `rewards` are those of its trajectories, None for one without."""
+    named = f"TrajectoryGroup {key!r}"
+    if to_gather:
+        return f"<{named}: {to_gather} rollout{'s' * (to_gather > 1)} to gather>"
+    told = ", ".join(str(round(one, 4) if isinstance(one, float) else one) for one in rewards[:_SHOWN])
+    more = ", ..." * (len(rewards) > _SHOWN)
+    count = f"{len(rewards)} trajector{'y' if len(rewards) == 1 else 'ies'}"
+    return f"<{named}: {count}{f', rewards {told}{more}' * bool(rewards)}{f', {raised} raised' * bool(raised)}>"
 
 
 def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured: bool) -> None:
