@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.members import is_decorated, opened, require_member, require_own
-from arttrace.loop.gathering.outcome import in_words, require_outcome
+from arttrace.loop.gathering.outcome import in_words, require_outcome, tell_of_two_rewards, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.directories import by_directory, directories_of
 from arttrace.loop.recorded.scores import append_scores
@@ -97,6 +96,9 @@ class TrajectoryGroup:
     def __iter__(self) -> Iterator[Any]:
         return iter(self.trajectories)
 
+    def __getitem__(self, index: Any) -> Any:
+        return self.trajectories[index]
+
     def __repr__(self) -> str:
         rewards = [one.reward if isinstance(one, BuiltTrajectory) else trajectory_reward(one) for one in self]
         return in_words(self.key, 0 if self._was_gathered else len(self._rollouts), rewards, len(self.exceptions))
@@ -171,6 +173,8 @@ class TrajectoryGroup:
         Raises:
             StoreError: The store cannot be written.
         """
+        rewarded = sum(isinstance(one, BuiltTrajectory) and one.reward is not None for one in self.results)
+        tell_of_two_rewards(rewarded, len(self.results))
         for one in self.ready_made:
             one.reward = judgement.scores[record_id(one)]
         for one in self.built:
@@ -293,7 +297,12 @@ async def gather_trajectory_groups(
     raised = [error for group in groups for error in group.exceptions]
     captured = any(group.captured or group.ready_made for group in groups)
     require_outcome(sum(group.size for group in groups), raised, captured=captured)
-    _warn_of_what_is_missing(groups)
+    warn_of_what_is_missing(
+        sum(group.size for group in groups),
+        [why for group in groups for why in group.incomplete.values()],
+        sum(group.uncaptured for group in groups),
+        raised,
+    )
     return [group for task in running for group in task.result()]
 
 
@@ -383,15 +392,3 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
     ]
     group.captured = tuple(sorted(captured, key=lambda one: (one.start_ns, one.id)))
     group.uncaptured = len(ids) - len(captured)
-
-
-def _warn_of_what_is_missing(groups: Sequence[TrajectoryGroup]) -> None:
-    rollouts = sum(group.size for group in groups)
-    missing = Counter(f"incomplete ({why})" for group in groups for why in group.incomplete.values())
-    if uncaptured := sum(group.uncaptured for group in groups):
-        missing["not captured"] = uncaptured
-    if missing:
-        reasons = ", ".join(f"{count} {why}" for why, count in missing.items())
-        _log.warning("%d of %d rollouts are neither judged nor trained on: %s", missing.total(), rollouts, reasons)
-    if raised := [error for group in groups for error in group.exceptions]:
-        _log.warning("%d of %d rollouts raised; the first: %r", len(raised), rollouts, raised[0])

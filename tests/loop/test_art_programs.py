@@ -18,6 +18,7 @@ from scripted_server import Asked, Call, Reply, ScriptedServer, serve_script
 import arttrace
 import arttrace.loop as art
 from arttrace.loop import LocalBackend
+from arttrace.loop.gathering import outcome
 from arttrace.loop.model import Backend
 from arttrace.loop.trainer_process import LoggedNumbers, TrainerProcess
 from arttrace.records import semconv
@@ -323,6 +324,28 @@ async def test_a_judge_gives_the_trajectories_their_rewards(
     assert judged.trajectories[2].reward == 0.7
     await model.train([judged])
     assert sorted(len(run.rewards) for run in judged.captured) == [1, 1, 2]
+
+
+async def test_that_a_judge_does_not_replace_rewards_is_said_once(
+    model: art.TrainableModel,
+    backend: StandInBackend,
+    judge_server: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ART's trajectories have a reward from the start, which its judge replaces."""
+    monkeypatch.setattr(outcome, "_told_of_two_rewards", False)
+    await model.register(backend)
+    judge = {"api_base": judge_server.url}
+    for rewards in ((None, None), (0.0, 0.0, None), (0.0, 0.0)):
+        await art.gather_trajectory_groups(
+            [art.TrajectoryGroup(rollout(model, "6 x 7?", reward) for reward in rewards)],
+            after_each=lambda group: ruler_score_group(group, "openai/o3", judge),
+        )
+    assert [one for one in caplog.messages if "count half each" in one] == [
+        "2 of 3 trajectories had a reward before they were judged: it and the judge's score count half each. Leave "
+        "reward at None where the judge alone shall count."
+    ]
 
 
 async def test_trajectories_may_be_grouped_anew(

@@ -218,6 +218,7 @@ async def test_a_group_counts_what_it_gives() -> None:
     [gathered] = await gather_trajectory_groups([group])
     assert (len(gathered), gathered.size, len(gathered.captured)) == (2, 3, 3)
     assert list(gathered) == list(gathered.trajectories) == [gathered.results[1], gathered.results[2]]
+    assert (gathered[0], gathered[-1:]) == (gathered.results[1], [gathered.results[2]])
     assert {type(one) for one in gathered.trajectories} == {Trajectory}
     decorated = await gather_trajectories([rollout(1), rollout(2)])
     assert list(decorated) == list(decorated.captured)

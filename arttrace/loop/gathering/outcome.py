@@ -1,12 +1,16 @@
-"""What a gather brought, in words, and an error with the cause and the remedy where it brought nothing."""
+"""What a gather brought, in words: warnings, and an error with the cause and the remedy where it brought nothing."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from arttrace.system.errors import ArttraceError
 
 _SHOWN = 16
+_log = logging.getLogger("arttrace.loop")
+_told_of_two_rewards = False
 
 
 def in_words(key: str, to_gather: int, rewards: Sequence[float | None], raised: int) -> str:
@@ -37,3 +41,31 @@ def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured:
             " ARTTRACE_CAPTURE_HTTP=1 for litellm, httpx and their like, or decorate the coroutine function with"
             " @arttrace.trajectory; and see that ARTTRACE_DISABLED is not set.",
         )
+
+
+def warn_of_what_is_missing(
+    rollouts: int, incomplete: Sequence[str], uncaptured: int, raised: Sequence[Exception]
+) -> None:
+    """Log how many of the rollouts are not trained on, and why, and how many raised."""
+    missing = Counter(f"incomplete ({why})" for why in incomplete)
+    if uncaptured:
+        missing["not captured"] = uncaptured
+    if missing:
+        reasons = ", ".join(f"{count} {why}" for why, count in missing.items())
+        _log.warning("%d of %d rollouts are neither judged nor trained on: %s", missing.total(), rollouts, reasons)
+    if raised:
+        _log.warning("%d of %d rollouts raised; the first: %r", len(raised), rollouts, raised[0])
+
+
+def tell_of_two_rewards(rewarded: int, trajectories: int) -> None:
+    """Log, once in this process, that a judge's score does not replace the rewards that trajectories had."""
+    global _told_of_two_rewards
+    if not rewarded or _told_of_two_rewards:
+        return
+    _told_of_two_rewards = True
+    _log.warning(
+        "%d of %d trajectories had a reward before they were judged: it and the judge's score count half each. Leave "
+        "reward at None where the judge alone shall count.",
+        rewarded,
+        trajectories,
+    )
