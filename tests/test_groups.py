@@ -58,6 +58,33 @@ def test_by_entry_joins_what_was_recorded_under_several_names() -> None:
     assert keys["h"] == 'shop.agent:answer {"question":"how?"}'
 
 
+def test_by_entry_takes_modules_of_packages_for_the_names_of_older_records() -> None:
+    why = {"question": "why?"}
+    runs = [
+        _run("a", entry="/A/shop/agent.py:answer", arguments=why),
+        _run("b", entry="shop.agent:answer", arguments=why),
+        _run("c", entry="agent:answer", arguments=why),
+        _run("d", entry="/B/agent.py:answer", arguments=why),
+    ]
+    assert set(keys_by("entry", runs).values()) == {'shop.agent:answer {"question":"why?"}'}
+
+
+def test_by_entry_joins_nothing_where_two_packages_have_a_function_of_this_name() -> None:
+    why = {"question": "why?"}
+    runs = [
+        _run("a", entry="shop.agent:answer", arguments=why),
+        _run("b", entry="bank.agent:answer", entry_name="bank.agent:answer", arguments=why),
+        _run("c", entry="agent:answer", arguments=why),
+        _run("d", entry="/A/bank/agent.py:answer", arguments=why),
+    ]
+    assert keys_by("entry", runs) == {
+        "a": 'shop.agent:answer {"question":"why?"}',
+        "b": 'bank.agent:answer {"question":"why?"}',
+        "c": 'agent:answer {"question":"why?"}',
+        "d": 'bank.agent:answer {"question":"why?"}',
+    }
+
+
 def test_by_a_value_of_metadata_or_arguments() -> None:
     runs = [
         _run("a", metadata={"task": {"id": 7}}, arguments={"city": "Oslo"}),

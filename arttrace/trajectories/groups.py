@@ -135,12 +135,16 @@ def keys_by(by: str, runs: Iterable[Trajectory]) -> dict[str, str | None]:
     if by != "entry":
         raise ValueError(f"{by!r} is none of {', '.join(BY)}")
     entries = [_Entry.of(run) for run in runs]
-    names = {one.name for one in entries if one.name}
+    names = {one.name or one.source for one in entries if one.name or _MODULE.fullmatch(one.source)}
     own = {one.id: one.key(names) for one in entries}
     for one in entries:
         if one.replay_of in own:
             own[one.id] = own[one.replay_of]
     return own
+
+
+_MODULE = re.compile(r"\w+(\.\w+)*:[\w.<>]+")
+"""An entry point that was recorded by the module that has it: this is its name as well, or the end of it."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -166,18 +170,21 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def _name_of_source(entry: str, names: Iterable[str]) -> str:
-    """The name of an entry point of which only the source was recorded: the longest known name that it ends with, else
-    its file's name."""
+    """The name of an entry point of which only the source was recorded: the longest known name that it ends with or
+    that ends with it, else its file's name. Of names of several packages none is taken."""
     path, colon, function = entry.rpartition(":") if ":" in entry.rpartition("/")[2] else (entry, "", "")
     if not colon and not path.endswith(".py"):
         return entry
     source = path.removesuffix(".py").strip("/").replace("/", ".")
     known = [name for name in names if name.partition(":")[1:] == (colon, function)]
     fitting = [name for name in known if f".{source}".endswith(f".{name.partition(':')[0]}")]
-    if not path.endswith(".py"):
-        fitting += [name for name in known if f".{name.partition(':')[0]}".endswith(f".{source}")]
     own = source.rpartition(".")[2] if path.endswith(".py") else source
-    return max(fitting, key=len, default=f"{own}{colon}{function}")
+    name = max(fitting, key=len, default=f"{own}{colon}{function}")
+    if path.endswith(".py") and name not in known:
+        return name
+    longer = [other for other in known if f".{other}".endswith(f".{name}")]
+    longest = max(longer, key=len, default=name)
+    return longest if all(f".{longest}".endswith(f".{other}") for other in longer) else name
 
 
 def _first_input(run: Trajectory) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -70,10 +71,15 @@ def key_name(key: str) -> str:
     return f"{entry_name(entry)}{space}{arguments}" if _is_entry(entry) else key
 
 
+_entry_before_arguments = re.compile(r"(/\S+/\S+|\S+\.py|[\w.]+):[\w.<>]+ (?=\{.*\}$|#[0-9a-f]{16}$)", re.DOTALL).match
+
+
 def group_name(key: str, entry: str) -> str:
-    """A group's key for people: that of an entry point with its arguments is read as those, `city=Oslo, days=3`, the
-    value alone where there is one."""
+    """A group's key for people: that of an entry point, a run's own or another, with its arguments is read as those,
+    `city=Oslo, days=3`, the value alone where there is one."""
     rest = key.removeprefix(entry)
+    if rest == key and (other := _entry_before_arguments(key)):
+        rest = key[other.end() :]
     if rest != key and rest.startswith("/"):  # a task of an imported file, which is its runs' entry
         return rest[1:]
     arguments = rest.strip()
@@ -82,6 +88,18 @@ def group_name(key: str, entry: str) -> str:
         return "" if values is None else arguments
     shown = {name: json_text(value) for name, value in values.items()}
     return next(iter(shown.values())) if len(shown) == 1 else ", ".join(f"{k}={v}" for k, v in shown.items())
+
+
+def group_names(groups: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """What a list shows of groups, by key and entry: `group_name`, but the whole key where two groups of entries that
+    are shown alike would be too."""
+    names = {(key, entry): group_name(key, entry) for key, entry in groups}
+    alike: dict[tuple[str, str], set[str]] = {}
+    for (key, entry), name in names.items():
+        alike.setdefault((entry_name(entry), name), set()).add(key)
+    return {
+        (key, entry): name if len(alike[entry_name(entry), name]) == 1 else key for (key, entry), name in names.items()
+    }
 
 
 def json_text(value: Any) -> str:

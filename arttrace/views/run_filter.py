@@ -71,7 +71,9 @@ def status(run: TrajectorySummary) -> str:
 def is_group(text: str, run: TrajectorySummary) -> bool:
     """Whether `text` is the key of a run's group, or what is shown of it, cut as it may be."""
     shown = group_name(run.group, run.entry)
-    return text in (run.group, shown) or (len(text) > 1 and text.endswith("…") and shown.startswith(text[:-1]))
+    return text in (run.group, shown) or (
+        len(text) > 1 and text.endswith("…") and any(name.startswith(text[:-1]) for name in (run.group, shown))
+    )
 
 
 def group_keys(store: AnyStore, text: str) -> list[str]:

@@ -52,11 +52,16 @@ def trajectory_table(rows: Iterable[Sequence[str]], *, wide: bool = False) -> Ta
             min_width=widest(id for id, *_ in listed) if name == "id" else None,
         )
     for id, *row in listed:
-        cells = [cropped(Text(id)), *(cropped(Text(one_line(cell))) for cell in row)]
+        cells = [cropped(Text(id)), *(cropped(Text(cell_line(cell, wide))) for cell in row)]
         status = LIST_COLUMNS.index("status")
         cells[status].stylize(_STATUS_STYLES.get(row[status - 1], ""))
         table.add_row(*cells)
     return table
+
+
+def cell_line(text: str, wide: bool) -> str:
+    """A cell of a list in one line; where it is wide, nothing of it is cut."""
+    return one_line(text, len(text) + 1) if wide else one_line(text)
 
 
 def widest(texts: Iterable[str]) -> int:

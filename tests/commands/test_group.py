@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,23 @@ def test_what_was_recorded_under_several_paths_is_joined_and_parted_again(root: 
     assert f"{why} (by `arttrace group`)" in _command(root, "show", "a").output
     _command(root, "group", "--undo")
     assert _groups(root) == before
+
+
+def test_runs_of_one_group_are_listed_under_one_name_and_two_groups_never(root: Path) -> None:
+    def shown(*more: str) -> dict[str, str]:
+        lines = _command(root, "ls", *more).output.splitlines()[2:]
+        return {line[0]: re.split(r"  +", line)[2] for line in lines}
+
+    with Store.open(DataDir(root)) as store:
+        store.append(_run("e", "bank.agent:answer", "how?", ENTRY_NAME="bank.agent:answer"))
+    _command(root, "group", "--by", "entry", "--entry", "agent.py:answer")
+    keys = _groups(root)
+    names = shown()
+    assert names["a"] == names["b"] == names["c"] == "why?"
+    assert shown("--wide") == keys
+    for id in "de":
+        assert keys[id].startswith(names[id].rstrip("…"))
+        assert set(shown("--group", keys[id])) == {id} <= set(shown("--group", names[id]))
 
 
 def test_the_last_grouping_counts_and_runs_without_a_value_stay(root: Path) -> None:

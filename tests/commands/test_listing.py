@@ -261,10 +261,22 @@ def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several: P
 def test_tags_and_metadata_are_shown(several: Path) -> None:
     [line] = [line for line in run(several, "ls", "--wide").output.splitlines() if line.startswith("aa")]
     assert line.split()[-3:] == ["vip,", "eu", '{"task":7}']
+    assert line.split()[1] == "shop.agent:answer"
     shown = run(several, "show", "aa").output
     assert "tags        vip, eu" in shown
     assert 'metadata    {"task":7}' in shown
     assert "entry       shop.agent:answer (/A/shop/agent.py:answer)" in shown
+
+
+def test_nothing_is_shortened_in_a_wide_list(several: Path) -> None:
+    long = Run("long")
+    long.entry = "shop.agent:answer"
+    tag = "x" * 600
+    with Store.open(DataDir(several)) as store:
+        store.append(long.end(SCENARIO=None, GROUP="g" * 200, TAGS=[tag], METADATA=json.dumps({"note": "y" * 600})))
+    [line] = [line for line in run(several, "ls", "--wide").output.splitlines() if line.startswith("long")]
+    assert line.split()[2] == "g" * 200
+    assert line.split()[-2:] == [tag, '{"note":"' + "y" * 600 + '"}']
 
 
 def test_rewards_of_runs_that_are_not_here_are_told(root: Path) -> None:

@@ -135,3 +135,19 @@ def test_redacted_tools_are_listed_once_and_their_calls_told_apart_from_cut_ones
 )
 def test_a_group_is_named_readably(key: str, name: str) -> None:
     assert group_name(key, "agent:run") == name
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ('shop.agent:answer {"question":"why?"}', "why?"),
+        ('/A/shop/agent.py:answer {"question":"why?"}', "why?"),
+        ('agent:answer {"city":"Oslo","days":3}', "city=Oslo, days=3"),
+        ("shop.agent:answer #0123456789abcdef", "#0123456789abcdef"),
+        ("task: 7 of 9", "task: 7 of 9"),
+        ("shop:seven 7", "shop:seven 7"),
+        ('say {"this":1}', 'say {"this":1}'),
+    ],
+)
+def test_a_group_of_several_entries_is_named_alike_for_all(key: str, name: str) -> None:
+    assert group_name(key, "agent.py:other") == name

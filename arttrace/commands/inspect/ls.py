@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -122,18 +122,24 @@ def _follow(data: DataDir, wanted: RunFilter, limit: int, wide: bool, as_json: b
             now = runs()
             new = [one for one in reversed(now) if known.get(one.id) != one]
             ids_shown = {} if as_json else shown_ids(store, [one.id for one in new])
+            names = _group_names(now)
             for one in new:
                 if as_json:
                     click.echo(msgspec.json.encode(_document(one, ())))
                 else:
-                    id, *cells = _row(one, ids_shown[one.id], wide)
-                    click.echo("  ".join([id, *map(labels.one_line, cells)]))
+                    id, *cells = _row(one, ids_shown[one.id], names, wide)
+                    click.echo("  ".join([id, *(terminal.cell_line(cell, wide) for cell in cells)]))
             known = {one.id: one for one in now}
             time.sleep(EVERY_S)
 
 
 def _table(summaries: Sequence[TrajectorySummary], ids_shown: Mapping[str, str], wide: bool) -> Table:
-    return terminal.trajectory_table((_row(one, ids_shown[one.id], wide) for one in summaries), wide=wide)
+    names = _group_names(summaries)
+    return terminal.trajectory_table((_row(one, ids_shown[one.id], names, wide) for one in summaries), wide=wide)
+
+
+def _group_names(summaries: Iterable[TrajectorySummary]) -> dict[tuple[str, str], str]:
+    return labels.group_names((one.group, one.entry) for one in summaries)
 
 
 def _document(summary: TrajectorySummary, late_in: Sequence[str]) -> dict[str, Any]:
@@ -150,14 +156,16 @@ _REWARDED_AND_NOT_HERE = f"""SELECT DISTINCT trajectory_id FROM reward_records
 _HUGE = 1e6  # a reward that would take the other columns' room
 
 
-def _row(summary: TrajectorySummary, id_shown: str, wide: bool) -> tuple[str, ...]:
+def _row(
+    summary: TrajectorySummary, id_shown: str, names: Mapping[tuple[str, str], str], wide: bool
+) -> tuple[str, ...]:
     reward = trajectory_reward(summary)
-    group = "" if summary.group == summary.id else labels.group_name(summary.group, summary.entry)
+    name = summary.group if wide else names[summary.group, summary.entry]
     metadata = msgspec.json.encode(summary.metadata).decode() if summary.metadata else ""
     return (
         id_shown,
-        labels.entry_name(summary.entry),
-        group,
+        summary.entry if wide else labels.entry_name(summary.entry),
+        "" if summary.group == summary.id else name,
         labels.age(summary.start_ns),
         str(summary.agents),
         str(summary.calls),
