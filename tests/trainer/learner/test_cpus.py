@@ -7,15 +7,21 @@ instruction above AVX2 all the same is for an emulator to show. What needs none 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
 from arttrace.system.cpu import cpu_features
+from trainer.learner.interface import Sample
 
 pytestmark = pytest.mark.full
 
@@ -35,9 +41,9 @@ HERE = [build for build, (feature, *_) in BUILDS.items() if feature in cpu_featu
 KERNELS = """
 import sys
 import torch, torch.cpu
-build, avx512, bfloat16 = sys.argv[1], sys.argv[2] == "True", sys.argv[3] == "True"
-torch.cpu._is_avx512_supported = lambda: avx512
-torch.cpu._is_avx512_bf16_supported = lambda: bfloat16
+build, *says = sys.argv[1:]
+if says:
+    torch.cpu._is_avx512_supported, torch.cpu._is_avx512_bf16_supported = (lambda s=s: s == "True" for s in says)
 from vllm.platforms import current_platform
 current_platform.import_kernels()
 maps = open("/proc/self/maps").read()
@@ -83,23 +89,54 @@ def test_unsloth_loads_by_switches_for_avx2() -> None:
     assert re.search(r"cpu,isa:Intel AVX2\s", done.stdout), done.stdout[:3000]
 
 
-@pytest.mark.skipif(EMULATOR is None, reason="qemu-x86_64 is not installed (Debian: qemu-user)")
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import torch; assert not torch.cpu._is_avx512_supported(); "
-        "from trainer.output.quiet import import_unsloth; import_unsloth()",
-        "from vllm.platforms import current_platform; current_platform.import_kernels(); "
-        "import torch; assert hasattr(torch.ops._C, 'silu_and_mul')",
-    ],
-    ids=["unsloth", "vllm"],
-)
-def test_it_loads_without_avx512(program: str) -> None:
+def emulated(*arguments: str, given: bytes = b"") -> str:
+    """What a Python program prints on an emulated CPU with AVX2 only."""
     assert EMULATOR is not None
     done = subprocess.run(
-        [EMULATOR, "-cpu", "Haswell", sys.executable, "-X", "faulthandler", "-c", program],
+        [EMULATOR, "-cpu", "Haswell", sys.executable, "-X", "faulthandler", "-c", *arguments],
+        input=given,
         capture_output=True,
-        text=True,
         timeout=840,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    return done.stdout.decode()
+
+
+on_an_emulated_cpu = pytest.mark.skipif(EMULATOR is None, reason="qemu-x86_64 is not installed (Debian: qemu-user)")
+
+
+@on_an_emulated_cpu
+def test_vllm_takes_and_computes_by_its_code_for_avx2_on_an_emulated_cpu() -> None:
+    assert emulated(KERNELS, "_C_AVX2").strip() == "AVX2"
+
+
+STEP = """
+import dataclasses, json, sys
+from pathlib import Path
+import msgspec
+from trainer.learner import LearnerConfig, make_learner
+from trainer.learner.interface import Sample
+from arttrace.records.sequence import TokenSequence
+
+samples = msgspec.json.decode(sys.stdin.buffer.read(), type=list[tuple[list[TokenSequence], float]])
+samples = [Sample(tuple(sequences), advantage) for sequences, advantage in samples]
+config = LearnerConfig(learning_rate=1e-2, lora_rank=8, max_logprob_difference=1e9, loader="unsloth")
+found = []
+for engine in ("packed", "trl"):
+    learner = make_learner(Path(sys.argv[1]), dataclasses.replace(config, engine=engine))
+    learner.step(samples)
+    found.append(learner.step(samples).grad_norm)
+import torch
+assert torch.backends.cpu.get_cpu_capability() == sys.argv[2], torch.backends.cpu.get_cpu_capability()
+print(json.dumps(found))
+"""
+
+
+@on_an_emulated_cpu
+def test_a_model_loaded_by_unsloth_is_trained_alike_on_an_emulated_cpu(
+    base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    samples = msgspec.json.encode([(s.sequences, s.advantage) for s in make_samples(0)])
+    here = [sys.executable, "-c", STEP, str(base_model), torch.backends.cpu.get_cpu_capability()]
+    wanted = json.loads(subprocess.run(here, input=samples, capture_output=True, timeout=600, check=True).stdout)
+    assert json.loads(emulated(STEP, str(base_model), "AVX2", given=samples)) == pytest.approx(wanted, rel=1e-4)
