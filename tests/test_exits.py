@@ -26,3 +26,26 @@ def test_a_signal_is_named_with_its_usual_cause(name: str, cause: str) -> None:
 )
 def test_an_exit_code_is_told_as_it_is(code: int | None, told: str) -> None:
     assert how_ended(code) == told
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+
+class IllegalInstruction:
+    # A stand-in for a compiled package that this CPU cannot run.
+    def find_spec(self, name, path=None, target=None):
+        if name == "unsloth":
+            os.kill(os.getpid(), signal.SIGILL)
+
+sys.meta_path.insert(0, IllegalInstruction())
+from trainer.learner import LearnerConfig, make_learner
+make_learner(Path("nowhere"), LearnerConfig(loader="unsloth"))
+"""
+
+
+def test_a_learner_that_a_compiled_package_kills_says_where() -> None:
+    done = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, timeout=600)
+    assert how_ended(done.returncode).startswith("signal SIGILL: ")
+    assert "Fatal Python error: Illegal instruction" in done.stderr
+    assert "in import_unsloth" in done.stderr
