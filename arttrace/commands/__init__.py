@@ -126,6 +126,18 @@ class _LazyGroup(click.Group):
             raise _explained(error, cmd_name) from None
         return None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name in known or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, 1)
+        remedy = f"Did you mean {near[0]!r}?" if near else "`arttrace --help` lists them."
+        raise click.UsageError(f"No such command {name!r}. {remedy}", ctx)
+
     def invoke(self, ctx: click.Context) -> Any:
         """As click does; a command that imports what it needs only as it runs, such as `demo`, names its extra too."""
         try:

@@ -149,7 +149,7 @@ def test_a_damaged_store_is_not_taken_for_one_in_use(arttrace: Command, data: Da
 
 def test_queries_that_cannot_be_run(arttrace: Command, data: DataDir) -> None:
     fill(data, {"run": "s"})
-    arttrace("sql", "SELECT nothing FROM nowhere").says("the query failed", "nowhere")
+    arttrace("sql", "SELECT nothing FROM nowhere").says("the query failed", "nowhere", "`arttrace sql --help`")
     arttrace("sql", "DROP TABLE spans").says("only a single read-only query")
 
 
@@ -273,7 +273,9 @@ def test_a_program_that_is_not_there(arttrace: Command) -> None:
 
 
 def test_a_command_that_is_not_there(arttrace: Command) -> None:
-    arttrace("trian").says("No such command 'trian'", code=2)
+    arttrace("trian").says("No such command 'trian'. Did you mean 'train'?", code=2)
+    arttrace("lst").says("No such command 'lst'. Did you mean 'ls'?", code=2)
+    arttrace("zzz").says("No such command 'zzz'. `arttrace --help` lists them.", code=2)
 
 
 def test_help_loads_nothing_heavy() -> None:

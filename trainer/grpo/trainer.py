@@ -148,7 +148,7 @@ _HINTS = {
     NotTrained.NO_REWARD: "Score them with `arttrace score`, or reward them in code with arttrace.reward().",
     NotTrained.ALONE: "Run each scenario several times: GRPO compares runs of the same task.",
     NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
-    NotTrained.INCOMPLETE: "An incomplete run was killed or is still going; `arttrace ls` names them.",
+    NotTrained.INCOMPLETE: "`arttrace ls` names incomplete runs: killed or still going. Run the agent again.",
 }
 """What to do about trajectories that were left out, by the reason; what comes first is shown first."""
 

@@ -66,7 +66,9 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator
     except (duckdb.FatalException, duckdb.InterruptException):
         raise
     except duckdb.Error as error:
-        raise StoreError(f"the query failed: {error}") from error
+        raise StoreError(
+            f"the query failed: {error}", "`arttrace sql --help` lists the views and their columns."
+        ) from error
 
 
 def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:

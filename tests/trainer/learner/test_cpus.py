@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from tiny_model import make_base_model
 
 from arttrace.system.cpu import cpu_features
 from trainer.learner.interface import Sample
@@ -140,3 +141,31 @@ def test_a_model_loaded_by_unsloth_is_trained_alike_on_an_emulated_cpu(
     here = [sys.executable, "-c", STEP, str(base_model), torch.backends.cpu.get_cpu_capability()]
     wanted = json.loads(subprocess.run(here, input=samples, capture_output=True, timeout=600, check=True).stdout)
     assert json.loads(emulated(STEP, str(base_model), "AVX2", given=samples)) == pytest.approx(wanted, rel=1e-4)
+
+
+ANSWER = """
+import json, os, sys
+os.environ |= {"TORCHDYNAMO_DISABLE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+from vllm import LLM, SamplingParams
+engine = LLM(sys.argv[1], enforce_eager=True, max_model_len=128, max_num_seqs=2, dtype="float32")
+[answer] = engine.generate(["Where?"], SamplingParams(temperature=0, max_tokens=4, logprobs=0))
+[answer] = answer.outputs
+logprobs = [step[token].logprob for token, step in zip(answer.token_ids, answer.logprobs, strict=True)]
+print()
+print(json.dumps([list(answer.token_ids), logprobs]))
+"""
+
+
+@on_an_emulated_cpu
+def test_vllm_answers_alike_on_an_emulated_cpu(tmp_path: Path) -> None:
+    """In one process: an emulator does not follow a program that is started by the emulated one."""
+    model = str(make_base_model(tmp_path))
+    here = subprocess.run(
+        [sys.executable, "-c", ANSWER, model], capture_output=True, text=True, timeout=600, check=True
+    )
+    (ids, logprobs), (found, theirs) = (
+        json.loads(text.splitlines()[-1]) for text in (here.stdout, emulated(ANSWER, model))
+    )
+    assert found == ids
+    assert theirs == pytest.approx(logprobs, abs=1e-4)
