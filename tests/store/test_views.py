@@ -135,6 +135,28 @@ def test_tags_and_metadata(store: Store) -> None:
         assert store.sql(query)[1] == [("1" * 32, ["beta", "eu"], "u1")]
 
 
+def test_a_run_of_calls_alone_has_the_metadata_of_the_first_that_says_something_of_the_run(store: Store) -> None:
+    """As such runs are read: what stands beside imported requests and answers is said by their calls."""
+    said: dict[str, tuple[dict[str, Any], ...]] = {
+        "one": ({}, {"METADATA": '{"a": 1}'}, {"METADATA": '{"b": 2}'}),
+        "other": ({"SCENARIO": "task"}, {"METADATA": '{"b": 2}'}),
+        "both": ({"GROUP": "g", "METADATA": '{"a": 1}'}, {"METADATA": '{"b": 2}'}),
+        "no map": ({"METADATA": "[1]"}, {"METADATA": '{"b": 2}'}),
+        "none": ({"TAGS": ["x"]},),
+    }
+    for id, calls in said.items():
+        run = Run(id)
+        for number, more in enumerate(calls):
+            run.chat(f"c{number}", [message("user", "u")], message("assistant", "a"), at=10 * number, **more)
+        store.append(run.spans)
+    rows = {id: (tags, meta) for id, tags, meta in store.sql("SELECT id, tags, metadata FROM trajectories")[1]}
+    shown = {id: metadata for id, (_, metadata) in rows.items()}
+    assert shown == {"one": '{"a":1}', "both": '{"a":1}', "other": None, "no map": None, "none": None}
+    for one in store.summaries():
+        tags, metadata = rows[one.id]
+        assert (list(one.tags), one.metadata) == (tags or [], json.loads(metadata or "{}")), one.id
+
+
 def joined_runs() -> dict[str, list[SpanRow]]:
     """Runs of which several processes say tags and metadata, one of them without a root."""
     runs: dict[str, list[SpanRow]] = {}

@@ -42,12 +42,21 @@ _LONE = f"any_value('agent') FILTER (s.{_IS_CALL} AND s.parent_span_id IS NULL)"
 """Of a run of calls alone, above which no agent is missing."""
 _ENTRY = f"coalesce(min_by(s.entry, ({_IN_ORDER})) FILTER (s.entry IS NOT NULL), {_OF_TOP}, {_LONE})"
 _COUNT = "count(*) FILTER (s.operation = '{}')"
+_VERSIONS = "list_sort(list(DISTINCT s.policy_version) FILTER (s.policy_version IS NOT NULL))"
 _ERRORS = "string_agg(s.error, '; ' ORDER BY s.error)"
+_ERROR_OF_RUN = f"""CASE WHEN count(s.entry) > 0 THEN {_ERRORS} FILTER (s.entry IS NOT NULL)
+        ELSE {_ERRORS} FILTER {_IS_TOP_AGENT} END"""
 _ALL_TAGS = f"flatten(list(s.tags ORDER BY s.entry IS NULL, {_IN_ORDER}) FILTER (s.tags IS NOT NULL))"
 _TAGS = f"list_filter({_ALL_TAGS}, lambda tag, place: list_position({_ALL_TAGS}, tag) = place)"
 _MAPS = f"list(s.said ORDER BY s.entry IS NOT NULL, {_IN_ORDER}) FILTER (s.said IS NOT NULL)"
-_METADATA = f"""CASE WHEN count(s.metadata) < 2 THEN any_value(s.metadata)
-        ELSE to_json(list_reduce({_MAPS}, lambda said, later: map_concat(said, later))) END"""
+_SAYS_OF_RUN = f"""({_IS_CALL}) IS TRUE AND (scenario IS NOT NULL OR group_key IS NOT NULL
+                OR (contains(document, '"{semconv.METADATA}"') AND {_OWN_METADATA} IS NOT NULL))"""
+"""Whether a call says something of its run, which counts where that has no agent: of the first such call all."""
+_OF_CALL = f"CASE WHEN {_COUNT.format('invoke_agent')} = 0 THEN min_by(s.of_call, ({_IN_ORDER})) END"
+_MERGED = "to_json(list_reduce({}, lambda said, later: map_concat(said, later)))"
+_METADATA = f"""CASE WHEN ({_OF_CALL}).said IS NOT NULL
+        THEN {_MERGED.format(f"list_append(coalesce({_MAPS}, []), ({_OF_CALL}).said)")}
+        WHEN count(s.metadata) < 2 THEN any_value(s.metadata) ELSE {_MERGED.format(_MAPS)} END"""
 
 _TRAJECTORY_ID = Column("trajectory_id", "the trajectory, as `arttrace ls` names it")
 _WHERE_IT_STANDS = (
@@ -308,17 +317,8 @@ _TRAJECTORIES = View(
         Column("recorded_tool_calls", "tools called, with a span of their own", _COUNT.format("execute_tool")),
         Column("input_tokens", "tokens of all prompts", "TRY_CAST(sum(s.input_tokens) AS BIGINT)"),
         Column("output_tokens", "tokens of all answers", "TRY_CAST(sum(s.output_tokens) AS BIGINT)"),
-        Column(
-            "policy_versions",
-            "the policy versions that answered, a list",
-            "list_sort(list(DISTINCT s.policy_version) FILTER (s.policy_version IS NOT NULL))",
-        ),
-        Column(
-            "error",
-            "what ended the run; NULL when nothing did",
-            f"CASE WHEN count(s.entry) > 0 THEN {_ERRORS} FILTER (s.entry IS NOT NULL)"
-            f" ELSE {_ERRORS} FILTER {_IS_TOP_AGENT} END",
-        ),
+        Column("policy_versions", "the policy versions that answered, a list", _VERSIONS),
+        Column("error", "what ended the run; NULL when nothing did", _ERROR_OF_RUN),
         Column("reward", "what it is worth, as `arttrace ls` shows and training takes it", "any_value(r.reward)"),
         Column("rewards", "the sum by name, a map: rewards['correct']", "any_value(r.rewards)"),
         Column("tags", "its tags, a list: list_contains(tags, 'beta')", _TAGS),
@@ -328,6 +328,7 @@ _TRAJECTORIES = View(
             {_said(semconv.TAGS, _OWN_TAGS)} AS tags,
             {_said(semconv.METADATA, _OWN_METADATA)} AS metadata,
             TRY_CAST(metadata AS MAP(VARCHAR, JSON)) AS said,
+            CASE WHEN {_SAYS_OF_RUN} THEN {{'said': TRY_CAST({_OWN_METADATA} AS MAP(VARCHAR, JSON))}} END AS of_call,
             CASE WHEN operation = 'invoke_agent' THEN {_AGENT_NAME}
                 WHEN operation IS NULL AND parent_span_id IS NULL THEN name END AS above
         FROM spans WHERE trajectory_id IS NOT NULL AND operation IS DISTINCT FROM 'evaluate') s
