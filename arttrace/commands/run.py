@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,11 @@ from arttrace.system.paths import DataDir
 from arttrace.system.private_files import users_umask
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
+_STARTERS = re.compile(
+    r"(ba|da|z|k|fi)?sh|env|sudo|make|just|task|nohup|nice|ionice|setsid|stdbuf|time|timeout|xargs|watch|strace|"
+    r"uvx?|poetry|pdm|hatch|pipenv|rye|pixi|(micro)?mamba|conda|srun|mpirun|mpiexec"
+)
+"""Programs that are no agents themselves and often start one in Python."""
 
 
 @click.command(
@@ -80,7 +85,14 @@ def command(
             f"there is no program {arguments[0]!r}", "Name one on PATH or by its path: arttrace run -- python agent.py"
         )
     _refuse_uncapturable(executable, arguments)
-    if policy is not None and not _is_python(executable, arguments):
+    if policy is None and not quiet and not _is_one_of((_PYTHON, _STARTERS), executable, arguments):
+        name = Path(executable).name
+        click.echo(
+            f"arttrace: {name} is not Python, so that its own calls are not captured, those of Python programs that it "
+            f"starts are. `arttrace run --policy URL -- {name}` captures one whose calls go to `arttrace serve`.",
+            err=True,
+        )
+    if policy is not None and not _is_one_of((_PYTHON,), executable, arguments):
         gateway = policy_gateway(*_policy_server(policy))
         if (problem := gateway.problem()) is None:
             with _starting(executable):
@@ -136,9 +148,9 @@ def _refuse_uncapturable(executable: str, arguments: list[str]) -> None:
             )
 
 
-def _is_python(executable: str, arguments: list[str]) -> bool:
+def _is_one_of(kinds: Iterable[re.Pattern[str]], executable: str, arguments: list[str]) -> bool:
     commands = (arguments, [*_shebang(executable), executable])
-    return any(command and _PYTHON.fullmatch(Path(command[0]).name) for command in commands)
+    return any(kind.fullmatch(Path(command[0]).name) for kind in kinds for command in commands if command)
 
 
 def _isolating_option(command: list[str]) -> str | None:

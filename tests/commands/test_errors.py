@@ -267,6 +267,11 @@ def test_a_demo_directory_of_another_seed(arttrace: Command, data: DataDir, tmp_
     arttrace("demo", "--steps", "0").says("--steps", code=2)
 
 
+def test_a_demo_whose_judge_has_no_key_begins_nothing(arttrace: Command, data: DataDir) -> None:
+    arttrace("demo", "--judge", "openai/o3").says("openai/o3 needs a key: OPENAI_API_KEY is not set")
+    assert not data.root.exists()
+
+
 def test_a_program_that_is_not_there(arttrace: Command) -> None:
     arttrace("run", "--", "no-such-program").says("there is no program 'no-such-program'", "arttrace run -- python")
     arttrace("run").says("Missing argument", code=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -263,6 +264,23 @@ def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: Cha
     assert text.endswith("; no call matched the route other[Refunds]")
     assert not list((tmp_path / "data").glob("tally-*"))
     assert said(tmp_path, server, "--quiet", *program) == ""
+
+
+def test_a_program_that_is_not_python_is_told_to_be_captured_by_a_policys_server_alone(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    """Other than what starts Python programs by its nature: a shell, `env`, `make`, `uv run`."""
+    agent = tmp_path / "agent"
+    agent.write_text(f"#!{shutil.which('cat')}\n")
+    agent.chmod(0o755)
+    text = said(tmp_path, server, "--", str(agent))
+    assert text == (
+        "arttrace: agent is not Python, so that its own calls are not captured, those of Python programs that it "
+        "starts are. `arttrace run --policy URL -- agent` captures one whose calls go to `arttrace serve`.\n"
+    )
+    assert said(tmp_path, server, "--quiet", "--", str(agent)) == ""
+    for starter in (["sh", "-c", "true"], ["env", "true"], [sys.executable, "-c", ""]):
+        assert "is not Python" not in said(tmp_path, server, "--", *starter)
 
 
 ENDED_BY_A_SIGNAL = """

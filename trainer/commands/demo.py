@@ -34,6 +34,7 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
     cores. Ctrl-C stops it cleanly, and a crash loses at most the running step: start the same command again to
     continue.
     """
+    from arttrace.rewards.judge_calls import require_key
     from trainer.demo import recipe
     from trainer.demo.pipeline import DemoSettings, run_demo
     from trainer.demo.screen import Screen
@@ -41,6 +42,8 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
 
     if base_model is not None:
         read_model(base_model)
+    if judge is not None:
+        require_key(judge, {})
     data = DataDir.resolve(directory or Path("arttrace-demo") / f"seed-{seed}")
     try:
         run_demo(DemoSettings(data, seed, steps or recipe.STEPS, judge, base_model), Screen())
