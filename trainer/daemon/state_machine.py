@@ -56,7 +56,7 @@ from trainer.daemon.state import (
 from trainer.grpo.metrics import group_rewards, version_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotFinite
-from trainer.output.log import Problem
+from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import to_prune
 from trainer.serving import GatewayStatus
@@ -227,7 +227,7 @@ class Daemon:
             clock(Phase.SCORE)
             groups, judgements = self._score(plan, groups, self._judge)
         if self._judge is not None and not groups:
-            self._skip("the judge could not score any of the groups", ())
+            self._skip(Problem("the judge could not score any of the groups"), ())
             return
         try:
             clock(Phase.BATCH)
@@ -236,7 +236,7 @@ class Daemon:
                 self._say(line)
             done = self._loop.train_on(batch, clock, beside=self.state.set_aside, judgements=judgements)
         except (NotFinite, NothingToTrain) as error:
-            self._skip(error.message, groups)
+            self._skip(Problem(error.message) if isinstance(error, NotFinite) else error.message, groups)
             self._not_finite = self._not_finite + 1 if isinstance(error, NotFinite) else 0
             if self._not_finite >= self._config.max_skips:
                 raise TrainingError(
@@ -300,7 +300,7 @@ class Daemon:
             reason=f"{ROUND_SKIPPED}{reason}",
             hint="",
         )
-        self._say(f"skipped: {reason}")
+        self._say(same_level(reason, f"skipped: {reason}"))
 
     def _pause(self, groups: Sequence[Group]) -> None:
         """Skip the scenarios of groups whose rewards are all equal for a while, and the others no more."""

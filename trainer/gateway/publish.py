@@ -118,7 +118,7 @@ class Publisher:
     """Publishes one version at a time to every engine behind `policies`."""
 
     def __init__(
-        self, policies: Policies, probe: Probe, pool: Pool, *, tell: Callable[[], None] = lambda: None
+        self, policies: Policies, probe: Probe, pool: Pool, *, tell: Callable[[PublishReport], None] = lambda _: None
     ) -> None:
         """`tell` is called in a thread when the aliases mean another version."""
         self._policies = policies
@@ -181,7 +181,7 @@ class Publisher:
         async with self._lock:
             report = await self._publish(step, path)
             if report.version != report.previous:
-                await asyncio.to_thread(self._tell)
+                await asyncio.to_thread(self._tell, report)
             return report
 
     async def _publish(self, step: int, path: Path) -> PublishReport:

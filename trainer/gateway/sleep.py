@@ -62,7 +62,7 @@ class Sleeper:
         try:
             if not await self._gate.drained(timeout_s):
                 left = "1 request is" if self._gate.passed == 1 else f"{self._gate.passed} requests are"
-                self._say(f"the engines stay awake: {left} still being answered after {timeout_s:g} s")
+                self._say(Problem(f"the engines stay awake: {left} still being answered after {timeout_s:g} s"))
                 raise Refusal(503, "not_drained", f"{left} still being answered", retry_s=2)
             async with self._publisher.settled():
                 outcomes = await asyncio.gather(

@@ -35,7 +35,7 @@ from trainer.gateway.policies import Policies, Version
 from trainer.gateway.publish import Publisher, read_adapter
 from trainer.gateway.recording.recorder import recorder_of
 from trainer.gateway.sleep import Sleeper
-from trainer.gateway.status import ServingFile
+from trainer.gateway.status import PublishReport, ServingFile
 from trainer.learner.machine.needs import learner_needs
 from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
@@ -222,11 +222,11 @@ class _Server:
         if step <= max(self._policies.current.step, self._policies.passed_over):
             return
         try:
-            report = await publisher.publish(step, checkpoints.path(step))
+            await publisher.publish(step, checkpoints.path(step))
         except (ServingError, Refusal) as error:
             self._say(Problem(f"{self._policies.version_name(step)} is not served yet: {error}"))
         else:
-            self._say(f"{report.previous} -> {report.version}, which was made while the engine was away")
+            self._say(f"{self._policies.version_name(step)} was made while the engine was away")
 
     async def _serve(self) -> None:
         await self._bring_up_engines()
@@ -295,8 +295,9 @@ class _Server:
             version=self._policies.current.name,
         )
 
-    def _tell_version(self) -> None:
-        """Put the version that answers now into serving.json, for those who only read."""
+    def _tell_version(self, report: PublishReport) -> None:
+        """Say which version answers now, and put it into serving.json, for those who only read."""
+        self._say(f"{report.previous} -> {report.version}")
         record = self._record()
         try:
             replace_file(self._options.data.serving, msgspec.json.encode(record))

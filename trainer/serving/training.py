@@ -30,6 +30,7 @@ from trainer.gateway.gate import MAX_BODY_BYTES, Gate
 from trainer.gateway.recording.identity import trajectory_owner
 from trainer.gateway.recording.recorder import GatewayRecorder
 from trainer.gateway.recording.trajectories import EndOrder, RewardOrder
+from trainer.output.log import Problem
 
 MAX_KEPT = 1000
 """Orders whose result is remembered."""
@@ -242,10 +243,10 @@ class TrainingDesk:
                 groups = await self._rewarded(wanted.groups)
                 steps = await self.trainer.order(groups, wanted.settings)
             except ArttraceError as error:
-                self._say(f"an order failed: {error.message}")
+                self._say(Problem(f"an order failed: {error.message}"))
                 raise
             except Exception as error:
-                self._say(f"an order failed: {type(error).__name__}: {error}")
+                self._say(Problem(f"an order failed: {type(error).__name__}: {error}"))
                 raise
             finally:
                 self._gate.resume(reason="training")

@@ -13,6 +13,7 @@ from typing import Any
 from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
+from trainer.output.log import Problem
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.example import ExampleTable, example_of
 from trainer.step.trackers import MLflow, StepIsOver, TensorBoard, Tracker, Trackio, WandB
@@ -78,19 +79,18 @@ class Reporters:
         except Exception as error:  # noqa: BLE001 - numbers count without it
             if self._has_examples:
                 self._has_examples = False
-                self._say(
-                    f"{done.version} is reported without an example: {type(error).__name__}: {_first_line(error)}"
-                )
+                why = f"{type(error).__name__}: {_first_line(error)}"
+                self._say(Problem(f"{done.version} is reported without an example: {why}"))
             return None
 
     def _safely(self, name: str, method: str, *arguments: Any) -> bool:
         try:
             getattr(self._reporters[name], method)(*arguments)
         except StepIsOver as error:
-            self._say(f"{name} does not get these numbers: {error}")
+            self._say(Problem(f"{name} does not get these numbers: {error}"))
             return False
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
-            self._say(f"{name} is not reported to any more: {type(error).__name__}: {_first_line(error)}")
+            self._say(Problem(f"{name} is not reported to any more: {type(error).__name__}: {_first_line(error)}"))
             del self._reporters[name]
             return False
         return True
@@ -128,7 +128,7 @@ def open_reporters(
                 f"Metrics cannot be sent to {name}: {error}.", f"Install it with: pip install {name}"
             ) from error
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
-            say(f"{name} is not reported to: {type(error).__name__}: {_first_line(error)}")
+            say(Problem(f"{name} is not reported to: {type(error).__name__}: {_first_line(error)}"))
     return Reporters(opened, say)
 
 

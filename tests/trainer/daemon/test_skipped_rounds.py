@@ -11,6 +11,7 @@ from arttrace.system.errors import TrainingError
 from trainer.daemon.prometheus import render
 from trainer.daemon.state import read_state, write_state
 from trainer.learner.interface import NotFinite, StepMetrics
+from trainer.output.log import Problem
 
 
 def test_equal_rewards_are_set_aside_and_named_by_the_next_manifest(site: Site) -> None:
@@ -94,6 +95,7 @@ def test_a_loss_that_is_not_finite_costs_its_round_only(site: Site) -> None:
     assert site.learner.trained == [{"good-0", "good-1"}]
     assert (daemon.state.step, daemon.state.skips) == (1, 0)
     assert site.said == ["skipped: The loss is not a finite number."]
+    assert isinstance(site.said[0], Problem), "its level is WARNING"
 
 
 def test_a_step_that_the_learner_refuses_ends_it_and_consumes_nothing(site: Site) -> None:

@@ -18,6 +18,7 @@ from arttrace.system.errors import ServingError
 from trainer.gateway.engines.pool import Replica
 from trainer.gateway.publish import require_same
 from trainer.gateway.sleep import Sleeper
+from trainer.output.log import Problem
 
 
 async def until(condition) -> None:
@@ -97,14 +98,17 @@ async def test_a_trainer_that_dies_while_requests_end_leaves_an_engine_that_serv
 
 
 async def test_requests_that_do_not_end_in_time_are_not_cut_short(
-    sleepy: Site, capsys: pytest.CaptureFixture[str]
+    sleepy: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(sleepy.gateway.sleeper, "_say", said.append)
     sleepy.engine.held = True
     under_way = asyncio.create_task(sleepy.chat())
     await until(lambda: sleepy.engine.generations)
     answer = await sleepy.http.post("/admin/sleep", json={"timeout_s": 0.05})
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "not_drained")
-    assert "1 request is still being answered after 0.05 s" in capsys.readouterr().out
+    assert said == ["the engines stay awake: 1 request is still being answered after 0.05 s"]
+    assert isinstance(said[0], Problem), "its level is WARNING"
     await until(lambda: not sleepy.gateway.gate.paused)
     sleepy.engine.release.set()
     assert (await under_way).status_code == 200

@@ -58,6 +58,7 @@ def test_it_serves_publishes_and_leaves_nothing(
     client = served.client()
     report = client.publish(1, write_adapter(tmp_path / "policy@1", b"w1"))
     assert (report.version, client.status().step) == ("policy@1", 1)
+    assert "INFO    policy@0 -> policy@1\n" in (data.root / "logs" / "serve.log").read_text()
     with pytest.raises(ServingError, match="is no adapter"):
         client.publish(2, tmp_path / "nowhere")
     assert served.client_environment["OPENAI_BASE_URL"] == f"{served.url}/v1"
@@ -135,6 +136,7 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
         told = arttrace("policies", "--dir", str(data.root), "rollback", "policy@1")
         assert (told.returncode, f"policy@3 -> policy@1 at {serving.url}/v1" in told.stdout) == (0, True), told.stderr
         assert serving.client().status().current == "policy@1"
+        assert "INFO    policy@3 -> policy@1\n" in (data.root / "logs" / "serve.log").read_text()
         write_state(Checkpoints(data.policies, "policy").directory, DaemonState(policy="policy", step=3))
         shown = arttrace("status", "--dir", str(data.root))
         assert f"policy@1 at {serving.url}/v1" in shown.stdout, "a daemon that published policy@3 is not asked"

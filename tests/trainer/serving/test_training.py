@@ -25,6 +25,7 @@ from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.gateway.gate import Gate
 from trainer.gateway.recording.recorder import GatewayRecorder
+from trainer.output.log import Problem
 from trainer.serving.training import TrainingDesk
 
 MESSAGES = [{"role": "user", "content": "6 x 7?"}]
@@ -516,13 +517,14 @@ async def test_stopping_waits_for_the_step_under_way_and_its_client_is_told(desk
     await desk.desk.close()
 
 
-async def test_what_ends_an_order_unforeseen_is_said_on_the_server(
-    desk: Desk, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_ends_an_order_unforeseen_is_said_on_the_server(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(desk.desk, "_say", said.append)
     desk.trainer.error = OSError("no process can be started")
     with pytest.raises(TrainingError, match="OSError: no process can be started"):
         await ServerConnection(desk.url).train([group(0.0, 1.0)], {})
-    assert "an order failed: OSError: no process can be started" in capfd.readouterr().out
+    assert said == ["an order failed: OSError: no process can be started"]
+    assert isinstance(said[0], Problem), "its level is WARNING"
 
 
 async def test_a_server_that_answered_is_asked_again_when_its_tunnel_breaks() -> None:

@@ -29,6 +29,7 @@ from arttrace.store import Store
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories
+from trainer.output.log import Problem
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.example import COLUMNS, ExampleTable, example, example_of
 from trainer.step.reporters import Reporters, open_reporters
@@ -330,6 +331,7 @@ def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoin
     reporters = Reporters({"broken": Broken()}, said.append)
     assert told(reporters, checkpoints) == {}
     assert said == ["broken is not reported to any more: OSError: no network"]
+    assert isinstance(said[0], Problem), "its level is WARNING"
 
 
 def test_one_that_cannot_be_opened_is_told_and_training_goes_on(tmp_path: Path, checkpoints: Checkpoints) -> None:
@@ -338,6 +340,7 @@ def test_one_that_cannot_be_opened_is_told_and_training_goes_on(tmp_path: Path, 
     assert told(open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, said.append), checkpoints) == {}
     [line] = said
     assert line.startswith("tensorboard is not reported to: ")
+    assert isinstance(line, Problem)
 
 
 def test_a_store_that_cannot_be_read_costs_the_example_alone(
@@ -348,6 +351,7 @@ def test_a_store_that_cannot_be_read_costs_the_example_alone(
     reporters = open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, said.append)
     assert told(reporters, checkpoints, store=store) == {"tensorboard": 3}
     assert [line.partition(":")[0] for line in said] == ["policy@1 is reported without an example"], "said once"
+    assert isinstance(said[0], Problem)
 
 
 def test_an_unknown_one_and_a_missing_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
