@@ -141,7 +141,7 @@ def left_out_for_good() -> str:
     """The query for how many spans are stored of runs that sampling left out for good, and which part of all bytes they
     are."""
     there = f"NOT ({IS_MARK}) AND trajectory_id IN ({_FOR_GOOD})".replace("?", str(time.time_ns() - _REVOCABLE_NS))
-    return f"""SELECT count(*) FILTER ({there}),
+    return f"""SELECT count(DISTINCT span_id) FILTER ({there}),
         coalesce(sum(bytes) FILTER ({there}), 0) / greatest(sum(bytes), 1) FROM span_records"""  # noqa: S608
 
 
@@ -150,7 +150,7 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[PrunableRun]:
     rows = connection.execute(
         f"""SELECT trace_id, trajectory_id, max(greatest(arrived_ns, if(
                 greatest(start_ns, end_ns, 0) - arrived_ns > {_AHEAD_NS}, arrived_ns, greatest(start_ns, end_ns, 0)))),
-            sum(bytes)::BIGINT, count(*), min(start_ns), max(start_ns), arg_min(origin, start_ns),
+            sum(bytes)::BIGINT, count(DISTINCT span_id), min(start_ns), max(start_ns), arg_min(origin, start_ns),
             coalesce(max(project), '')
         FROM span_records WHERE NOT ({IS_MARK}) GROUP BY ALL"""  # noqa: S608
     ).fetchall()
