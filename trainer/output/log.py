@@ -34,8 +34,15 @@ class Problem(str):
     __slots__ = ()
 
 
-class ShownElsewhere(Problem):
-    """A problem that standard error has from another, such as what ended a command: it goes to the file alone."""
+class ShownElsewhere(str):
+    """A line that whoever watches the command has from another, such as a version on standard output: it goes to the
+    file alone."""
+
+    __slots__ = ()
+
+
+class ProblemShownElsewhere(ShownElsewhere, Problem):
+    """What ended a command, for one."""
 
     __slots__ = ()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,9 @@ def test_ctrl_c_finishes_the_step_and_a_second_one_drops_it(tmp_path: Path) -> N
     assert done.stderr.count("interrupted") == 4
     told = [json.loads(line)["version"] for line in done.stdout.splitlines()]
     assert told == ["policy@1", "policy@2", "policy@3"] * 4
+    assert not re.search(r"policy@\d: \d+ trajectories", done.stderr), "standard output has it"
+    logged = (tmp_path / "daemon" / "logs" / "daemon.log").read_text()
+    assert re.findall(r"INFO    (policy@\d): \d+ trajectories in \d+ groups, ", logged) == told[:3]
     ids = [one.trajectory_id for one in records if isinstance(one, Reward)]
     for name in ("daemon", "steps"):
         undisturbed, ours = (

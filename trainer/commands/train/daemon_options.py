@@ -17,13 +17,20 @@ from pydantic.fields import FieldInfo
 
 from arttrace.commands.scoring.judge_options import read_rubric
 from arttrace.commands.shared.progress import Progress
+from arttrace.records.policy import PolicyStep
 from arttrace.records.values.units import quantity
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.owner import HOST, hold_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.choices import describe, machine_choices
-from trainer.commands.train.report import base_model_to_train, print_step, require_base_model, require_served
+from trainer.commands.train.report import (
+    base_model_to_train,
+    print_step,
+    require_base_model,
+    require_served,
+    step_line,
+)
 from trainer.daemon.config import DaemonConfig, load_config, names
 from trainer.daemon.gateway import FoundGateway
 from trainer.daemon.prometheus import render, serving_metrics
@@ -32,7 +39,7 @@ from trainer.daemon.state import DaemonState
 from trainer.daemon.state_machine import Daemon
 from trainer.learner import make_learner
 from trainer.learner.interface import Learner
-from trainer.output.log import LogFormat, ShownElsewhere, logging_to
+from trainer.output.log import LogFormat, ProblemShownElsewhere, ShownElsewhere, logging_to
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES, Keep
 from trainer.serving import ServingFile
@@ -120,7 +127,7 @@ def run_daemon(
         try:
             _run(data, config, serving, as_json, say)
         except ArttraceError as error:
-            say(ShownElsewhere(f"stopped: {error.message}{f' {error.hint}' if error.hint else ''}"))
+            say(ProblemShownElsewhere(f"stopped: {error.message}{f' {error.hint}' if error.hint else ''}"))
             raise
 
 
@@ -158,6 +165,10 @@ def _run(
             )
             return learner
 
+        def stepped(done: PolicyStep) -> None:
+            say(ShownElsewhere(step_line(done)))
+            print_step(done, served="publish_logprob_change" in done.metrics, as_json=as_json)
+
         daemon = Daemon(
             config,
             policy=policy,
@@ -171,7 +182,7 @@ def _run(
             ),
             stop=stop,
             say=say,
-            on_step=lambda done: print_step(done, served="publish_logprob_change" in done.metrics, as_json=as_json),
+            on_step=stepped,
             metrics_url=f"{at}/metrics" if at else "",
         )
         for one in machine_choices(config, base_model):

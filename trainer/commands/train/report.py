@@ -106,25 +106,29 @@ def _by_method(checkpoints: Checkpoints) -> list[_Uses]:
     ]
 
 
+def step_line(done: PolicyStep) -> str:
+    """What a new version was made of, in a line."""
+    m = done.metrics
+    trajectories = quantity(len(done.consumed), "trajectory")
+    tokens = quantity(int(m["tokens_trained"]), "token")
+    if "optimizer_steps" in m:
+        steps = quantity(int(m["optimizer_steps"]), "optimizer step")
+        losses = f"loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
+        return f"{done.version}: {trajectories}, {tokens} learned in {steps}, {losses}"
+    return (
+        f"{done.version}: {trajectories} in {quantity(int(m['groups']), 'group')}, {tokens} trained, "
+        f"reward {m['reward_mean']:.3f} (spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, "
+        f"gradient norm {m['grad_norm']:.3f}"
+    )
+
+
 def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
     """Print a new version, as text or as JSON."""
     if as_json:
         click.echo(json.dumps({"version": done.version, "adapter": done.adapter, "metrics": done.metrics}))
         return
     m = done.metrics
-    trajectories = quantity(len(done.consumed), "trajectory")
-    if "optimizer_steps" in m:
-        steps = quantity(int(m["optimizer_steps"]), "optimizer step")
-        click.echo(
-            f"{done.version}: {trajectories}, {quantity(int(m['tokens_trained']), 'token')} learned in {steps}, "
-            f"loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
-        )
-    else:
-        click.echo(
-            f"{done.version}: {trajectories} in {quantity(int(m['groups']), 'group')}, "
-            f"{quantity(int(m['tokens_trained']), 'token')} trained, reward {m['reward_mean']:.3f} "
-            f"(spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, gradient norm {m['grad_norm']:.3f}"
-        )
+    click.echo(step_line(done))
     if floored := m.get("groups_floored"):
         click.echo(
             f"  {floored:.0f} of {m['groups']:.0f} groups have rewards so close that they were divided by the floor, "
