@@ -44,6 +44,9 @@ from trainer.serving.client import find_serving
 from trainer.serving.supervisor import Say, Supervisor
 from trainer.serving.training import TrainingDesk
 
+_BACKLOG = 2048
+"""Connections that wait for the engine's start; nobody else gets the port meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
@@ -333,6 +336,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         raise ServingError(

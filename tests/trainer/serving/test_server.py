@@ -12,10 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+from daemon_site import until
+from reserved_port import reserved_port
 from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 
 from arttrace.commands import cli
@@ -243,6 +246,28 @@ def test_a_taken_port_is_named(base_model: Path, tmp_path: Path) -> None:
     assert told.returncode == 1
     assert f"port {port} on 127.0.0.1 is taken" in told.stderr
     assert "--port" in told.stderr
+
+
+def test_who_asks_while_it_starts_waits_and_the_port_is_taken(base_model: Path, tmp_path: Path) -> None:
+    """As when a gateway is restarted under clients: they are refused only until Python is loaded."""
+    with reserved_port() as port, reserved_port() as engine_port:
+        common = ["serve", "--base-model", str(base_model), "--port", str(port)]
+        common += ["--vllm-url", f"http://127.0.0.1:{engine_port}", "--dir"]
+        command = [sys.executable, "-c", "from arttrace.commands import main; main()", *common, str(tmp_path / "one")]
+        with (tmp_path / "out").open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as starting:
+            try:
+                log = tmp_path / "one" / "logs" / "serve.log"
+                until(lambda: log.exists() and "using the engine" in log.read_text())
+                with ThreadPoolExecutor(1) as thread:
+                    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+                    asked = thread.submit(httpx.post, url, json={"model": "policy:latest", "messages": []}, timeout=300)
+                    second = arttrace(*common, str(tmp_path / "two"))
+                    assert (second.returncode, f"port {port} on 127.0.0.1 is taken" in second.stderr) == (1, True)
+                    with engine_in_a_thread(port=engine_port):
+                        assert asked.result().status_code == 200
+            finally:
+                starting.terminate()
+        assert starting.returncode == 0
 
 
 def test_others_are_let_in_only_with_a_token(base_model: Path, tmp_path: Path) -> None:
