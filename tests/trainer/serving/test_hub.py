@@ -13,13 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_in_engine import engine_in_a_thread
 
 from arttrace.store import Store
+from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
+from trainer.serving import start_serving
 from trainer.serving.hub import hub_name
 
 COMMIT = "a" * 40
-FILES = {"config.json": b'{"vocab_size": 100}', "model.safetensors": b"weights", "pytorch_model.bin": b"not wanted"}
+CONFIG = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+FILES = {
+    "config.json": json.dumps(CONFIG).encode(),
+    "model.safetensors": b"weights",
+    "pytorch_model.bin": b"not wanted",
+}
 ASK = "from trainer.serving.hub import find_base_model; print(*find_base_model('acme/tiny'))"
 
 
@@ -90,6 +98,19 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str,
     assert told.returncode == 1
     assert "hf download acme/tiny" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+def test_a_model_is_served_by_its_name_on_the_hub(hub: str, tmp_path: Path) -> None:
+    environment = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "HF_ENDPOINT": hub}
+    data = DataDir(tmp_path / "data")
+    with engine_in_a_thread("tiny") as engine:
+        options = ["--vllm-url", engine.url]
+        with pytest.raises(ServingError, match="401 Unauthorized"):
+            start_serving(data, Path("acme/tiny"), options=options, env={**environment, "HF_TOKEN": "hf_another"})
+        named = {**environment, "HF_TOKEN": "hf_secret"}
+        with start_serving(data, Path("acme/tiny"), options=options, env=named) as serving:
+            assert serving.client().status().base_model == "tiny"
+            assert serving.record.base_model.endswith(f"models--acme--tiny/snapshots/{COMMIT}")
 
 
 @pytest.mark.parametrize(

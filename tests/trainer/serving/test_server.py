@@ -28,6 +28,7 @@ from arttrace.store import Store, open_store
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
 from trainer.daemon.state import DaemonState, write_state
+from trainer.output.log import MAX_BYTES
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, Serving, find_serving, start_serving
 from trainer.step.version import finish_open_step
@@ -86,6 +87,9 @@ def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
     tmp_path: Path, base_model: Path, engine: StandInEngine
 ) -> None:
     data = DataDir(tmp_path / "data")
+    logs = data.root / "logs"
+    logs.mkdir(parents=True)
+    (logs / "serve.log").write_bytes(b"x" * MAX_BYTES)
     for step in (1, 2, 10):
         version = write_adapter(data.policies / "policy" / f"policy@{step}", b"w%d" % step)
         if step != 10:  # half written: without its manifest
@@ -100,6 +104,8 @@ def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
         assert data.serving.exists()
     with start_serving(data, base_model, options=options) as again:
         assert again.client().status().current == "policy@2"
+    assert (logs / "serve.log.1").stat().st_size == MAX_BYTES
+    assert "newest version: policy@2" in (logs / "serve.log").read_text(), "in a new file"
 
 
 def test_a_version_made_for_another_base_model_is_not_served(
