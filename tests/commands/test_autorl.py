@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -133,7 +134,8 @@ def test_the_model_is_looked_for_before_the_writer_is_asked(tmp_path: Path, monk
     assert f"there is no model directory {tmp_path / 'nowhere'}" in refused.message
 
 
-def test_all_stages_and_the_report(site: Site, tmp_path: Path) -> None:
+def test_all_stages_and_the_report(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "BESIDE_LINES_S", 0.0)
     done = autorl(tmp_path / "data", "--report-to", "wandb,mlflow", "--learning-rate", "0.5")
     assert done.exit_code == 0, done.output
     assert site.settings == {"learning_rate": 0.5, "report_to": "wandb,mlflow"}
@@ -158,6 +160,7 @@ def test_all_stages_and_the_report(site: Site, tmp_path: Path) -> None:
     assert "| 2 | things@2 | 4 |" in report
     assert "held out, 2 scenarios" in report
     assert stand_in.NOTE in done.stderr
+    assert re.findall(r"^\d of 2 steps, .+$", done.stderr, re.MULTILINE)[0].endswith(" left")
 
 
 POINTS = (

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from arttrace.capture.decorators import trajectory
 from arttrace.commands.autorl.state import HeldOutScores, State, StateFile, TrainingStep
+from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectory_groups
 from arttrace.loop.model import TrainableModel
 from arttrace.loop.scenarios import Scenario, generate_scenarios, split
@@ -82,8 +83,12 @@ class AutoRL:
         training, held_out = split(self._state.scenarios, self._plan.held_out)
         await self._adopt(self._model.get_step(), training)
         await self._gathered(self._held_out_keys(held_out, "before"), held_out, 1, "held out, before")
-        for number in range(len(self._state.steps) + 1, self._plan.steps + 1):
+        made = len(self._state.steps)
+        unit = "further steps" if made else "steps"
+        progress = Progress(self._plan.steps - made, unit, self._say, every_s=BESIDE_LINES_S, tells_short=False)
+        for number in range(made + 1, self._plan.steps + 1):
             await self._step(number, training)
+            progress(number - made)
         await self._gathered(self._held_out_keys(held_out, self._version), held_out, 1, "held out, after")
         await self._compare(held_out)
 
