@@ -61,6 +61,14 @@ class StandInEngine:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
+    def grow_cold(self) -> None:
+        """From now on it samples nothing, as one that compiles at its first requests. From any thread."""
+        self._server.get_loop().call_soon_threadsafe(self._awake.clear)
+
+    def grow_warm(self) -> None:
+        """It samples what it was asked for since. From any thread."""
+        self._server.get_loop().call_soon_threadsafe(self._awake.set)
+
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         for writer in self._writers:

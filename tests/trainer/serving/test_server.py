@@ -256,21 +256,22 @@ def test_a_taken_port_is_named(base_model: Path, tmp_path: Path) -> None:
 
 def test_who_asks_while_it_starts_waits_and_the_port_is_taken(base_model: Path, tmp_path: Path) -> None:
     """As when a gateway is restarted under clients: they are refused only until Python is loaded."""
-    with reserved_port() as port, reserved_port() as engine_port:
-        common = ["serve", "--base-model", str(base_model), "--port", str(port)]
-        common += ["--vllm-url", f"http://127.0.0.1:{engine_port}", "--dir"]
+    with reserved_port() as port, engine_in_a_thread() as engine:
+        engine.grow_cold()
+        common = ["serve", "--base-model", str(base_model), "--port", str(port), "--vllm-url", engine.url, "--dir"]
         command = [sys.executable, "-c", "from arttrace.commands import main; main()", *common, str(tmp_path / "one")]
         with (tmp_path / "out").open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as starting:
             try:
                 log = tmp_path / "one" / "logs" / "serve.log"
-                until(lambda: log.exists() and "using the engine" in log.read_text())
+                until(lambda: log.exists() and "warming up" in log.read_text())
+                socket.create_connection(("127.0.0.1", port)).close()
                 with ThreadPoolExecutor(1) as thread:
                     url = f"http://127.0.0.1:{port}/v1/chat/completions"
                     asked = thread.submit(httpx.post, url, json={"model": "policy:latest", "messages": []}, timeout=300)
                     second = arttrace(*common, str(tmp_path / "two"))
-                    assert (second.returncode, f"port {port} on 127.0.0.1 is taken" in second.stderr) == (1, True)
-                    with engine_in_a_thread(port=engine_port):
-                        assert asked.result().status_code == 200
+                    engine.grow_warm()
+                    assert asked.result().status_code == 200
+                assert (second.returncode, f"port {port} on 127.0.0.1 is taken" in second.stderr) == (1, True)
             finally:
                 starting.terminate()
         assert starting.returncode == 0
