@@ -48,8 +48,7 @@ def import_trl() -> ModuleType:
     TRL imports vLLM and Weave wherever they are installed: seconds, for an engine that only its own process should load
     and an account that nobody was asked for. TRL sees none while it is imported.
     """
-    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
-        os.environ.setdefault(name, "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with signals_after_imports(), quiet(), contextlib.redirect_stdout(sys.stderr):
         availability = importlib.import_module("trl.import_utils")
         originals = {name: getattr(availability, name) for name in ("is_vllm_available", "is_weave_available")}
@@ -70,8 +69,7 @@ def import_unsloth() -> ModuleType:
     the working directory, which is removed when the process ends. Raises TrainingError when it is not installed, does
     not work on this machine, or comes too late.
     """
-    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
-        os.environ.setdefault(name, "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if "UNSLOTH_COMPILE_LOCATION" not in os.environ:
         compiled = tempfile.mkdtemp(prefix="arttrace-unsloth-")
         atexit.register(shutil.rmtree, compiled, ignore_errors=True)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from stand_in_engine import engine_in_a_thread
@@ -34,10 +34,13 @@ ASK = "from trainer.serving.hub import find_base_model; print(*find_base_model('
 class Hub(BaseHTTPRequestHandler):
     """The part of the hub's HTTP that a download of a whole model uses. Asks for the token."""
 
+    asked: ClassVar[list[str]] = []
+
     def log_message(self, *_: Any) -> None:
         pass
 
     def do_GET(self) -> None:
+        self.asked.append(self.path)
         if self.headers.get("authorization") != "Bearer hf_secret":
             return self._send(401, b"{}", {})
         if self.path.startswith("/api/models/acme/tiny"):
@@ -62,6 +65,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[str]:
+    Hub.asked.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -86,6 +90,8 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str,
         "tiny",
         ["config.json", "model.safetensors"],
     )
+    assert len(Hub.asked) > 2
+    assert all(path.startswith(("/api/models/acme/tiny", "/acme/tiny/resolve/")) for path in Hub.asked)
     again = ask(tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
     assert again.stdout == fetched.stdout
     serve = "import sys; sys.argv[1:] = ['serve', '--base-model', 'acme/tiny', '--port', '0']; "
@@ -98,6 +104,13 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str,
     assert told.returncode == 1
     assert "hf download acme/tiny" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize(("chosen", "off"), [({}, "True"), ({"HF_HUB_DISABLE_TELEMETRY": "0"}, "False")])
+def test_nobody_is_told_of_a_training(chosen: dict[str, str], off: str, tmp_path: Path) -> None:
+    """transformers imports huggingface_hub, which reads the variable then, long before TRL would tell."""
+    code = "import trainer.learner, huggingface_hub.constants as hub; print(hub.HF_HUB_DISABLE_TELEMETRY)"
+    assert ask(tmp_path, code, **chosen).stdout.strip() == off
 
 
 def test_a_model_is_served_by_its_name_on_the_hub(hub: str, tmp_path: Path) -> None:
