@@ -10,6 +10,7 @@ from arttrace.collector.otlp.request_bodies import Budget
 from arttrace.collector.spool import Spool
 from arttrace.collector.supervisor import StoreSupervisor
 from arttrace.store.server.metrics_text import MetricsText
+from arttrace.store.unread import read_unread
 from arttrace.system.files import directory_bytes
 
 
@@ -21,6 +22,8 @@ def render(sink: Spool, loader: StoreSupervisor | None, budget: Budget, answers:
     text.add("counter", "spans_acknowledged_total", "Spans that are durable.", sink.acknowledged)
     text.add("counter", "spans_refused_total", "Spans that were not valid.", sink.refused)
     text.add("counter", "requests_unread_total", "Requests that were refused as a whole.", sink.unread.counted)
+    unread = read_unread(sink.data.unread_entries).count
+    text.add("counter", "journal_unread_total", "Entries of the journal that could not be read.", unread)
     for status, count in sorted(Counter(answers).items()):
         text.add("counter", "answers_total", "Answers to trace requests.", count, status=str(status))
     text.add("gauge", "in_flight_bytes", "Bytes of requests not answered yet.", budget.used)

@@ -85,6 +85,16 @@ class DataDir:
         """A JSON file in which captured programs store how long to keep their runs, if one of them has that setting."""
         return self.root / "retention.json"
 
+    @property
+    def unread_requests(self) -> Path:
+        """A JSON file that counts the requests which a collector here refused as a whole."""
+        return self.root / "unread_requests.json"
+
+    @property
+    def unread_entries(self) -> Path:
+        """A JSON file that counts what of the journals here could not be read."""
+        return self.root / "unread_entries.json"
+
     def last_run(self) -> str | None:
         """What the last `arttrace run` printed at its end."""
         try:

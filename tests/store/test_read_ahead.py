@@ -24,6 +24,7 @@ from arttrace.store.ingest.batches import SegmentBatch, read_batches
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.read_ahead_process import BatchMessage, packed, unpacked
 from arttrace.store.rows.encode import EncodedSpan, encode_rows
+from arttrace.store.unread import read_unread
 from arttrace.system.journal import JournalWriter, list_segments
 from arttrace.system.paths import DataDir
 
@@ -92,6 +93,7 @@ def content(data: DataDir) -> dict[str, object]:
         }
         found["spans"] = [store.spans(f"{1 + n:032x}") for n in range(3 * SPANS // 8)]
         found["damaged"] = len(list(data.spool.glob("*.damaged")))
+        found["unread"] = read_unread(data.unread_entries).count
     return found
 
 
@@ -130,6 +132,7 @@ def test_a_backlog_comes_into_the_store_as_without(
     assert reader_of(store) is None, "it goes with the store"
     Store.open(alone).close()
     assert content(ahead) == content(alone)
+    assert content(ahead)["unread"] == damaged
     assert list_segments(ahead.spool) == list_segments(alone.spool) == []
 
 

@@ -12,7 +12,7 @@ import msgspec
 from rich.live import Live
 from rich.table import Table
 
-from arttrace.collector.unread_requests import read_unread
+from arttrace.collector.unread_requests import told_of_requests
 from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import reading_progress
@@ -20,7 +20,9 @@ from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
 from arttrace.store.access.late_spans import late
+from arttrace.store.ingest.segments import told_of_entries
 from arttrace.store.rows.left_out import IS_MARK
+from arttrace.store.unread import read_unread
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
@@ -68,9 +70,11 @@ def command(
         count = f"{len(waiting)} runs that are" if len(waiting) < _COUNTED else "many runs that are"
         count = "a run that is" if len(waiting) == 1 else count
         click.secho(f"rewards wait for {count} not here: {named}", fg="yellow", err=True)
-    unread_requests = read_unread(data)
-    if unread_requests.requests and unread_requests.last_ns >= min((one.start_ns for one in summaries), default=0):
-        click.secho(unread_requests.told(), fg="yellow", err=True)
+    first_ns = min((one.start_ns for one in summaries), default=0)
+    for file, told in ((data.unread_requests, told_of_requests), (data.unread_entries, told_of_entries)):
+        lost = read_unread(file)
+        if lost.count and lost.last_ns >= first_ns:
+            click.secho(told(lost), fg="yellow", err=True)
     if not summaries:
         only_group = wanted.group is not None and wanted == RunFilter(group=wanted.group)
         click.echo(

@@ -20,6 +20,7 @@ from arttrace.store.file.prune import Pruned, prune
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.segments import ingest_segments
 from arttrace.store.transactions import ctrl_c_as_usual
+from arttrace.store.unread import UnreadCount
 from arttrace.system.errors import StoreError, StoreFull
 from arttrace.system.journal import JournalWriter, list_segments
 from arttrace.system.paths import DataDir
@@ -41,6 +42,7 @@ class Store(StoreQueries):
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
         self._journaling, self._appending = threading.Lock(), threading.Lock()
         self._ahead = ahead
+        self._unread = UnreadCount(data.unread_entries)
 
     @classmethod
     def open(cls, data: DataDir, *, create: bool = False, take_in: bool = True, read_ahead: bool = False) -> Store:
@@ -139,7 +141,7 @@ class Store(StoreQueries):
             total = 0
             while True:
                 with ctrl_c_as_usual():
-                    for new in ingest_segments(file.connection, file.writer, directory, self._ahead):
+                    for new in ingest_segments(file.connection, file.writer, directory, self._ahead, self._unread):
                         total += new
                         file.taken_in += new
                         file.changes += new

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from arttrace.formats.journal_entry import decode_payload
+from arttrace.formats.journal_entry import decode_payload, salvaged, stand_ins_in
 from arttrace.records.record import PlainRecord, Record
 from arttrace.records.span import SpanRow
 from arttrace.store.rows.encode import EncodedSpan, encode_rows
@@ -38,6 +38,8 @@ class SegmentBatch(msgspec.Struct, array_like=True):
     """Damaged stretches since the batch before, and their bytes."""
     skipped_bytes: int = 0
     unreadable: str = ""
+    unread: list[str] = []
+    """Of what nobody knows all that it held, why it could not be read."""
 
 
 def read_batches(segment: Segment, offset: int) -> Generator[SegmentBatch, None, None]:
@@ -45,10 +47,11 @@ def read_batches(segment: Segment, offset: int) -> Generator[SegmentBatch, None,
     taken by the store's former owner) it is an empty one of a segment that is not finished. Raises OSError."""
     try:
         finished = segment.finished()  # asked before reading: nothing can be appended after a yes
-        reader = read_segment(segment.path, offset)
+        reader = read_segment(segment.path, offset, finished=finished)
         batch, size = SegmentBatch(offset, finished=finished), 0
         corrupt = skipped_bytes = 0
         for end, payload in reader:
+            _add_damaged(batch, reader.damaged)
             _add(batch, payload)
             size += len(payload)
             batch.end = end
@@ -57,7 +60,10 @@ def read_batches(segment: Segment, offset: int) -> Generator[SegmentBatch, None,
                 batch.skipped_bytes, skipped_bytes = reader.skipped_bytes - skipped_bytes, reader.skipped_bytes
                 yield batch
                 batch, size = SegmentBatch(end, finished=finished), 0
+        _add_damaged(batch, reader.damaged)
         batch.last, batch.unreadable = True, reader.unreadable
+        if finished and reader.unreadable:
+            _add_unread(batch, reader.unreadable, segment.path.read_bytes())
         batch.corrupt, batch.skipped_bytes = reader.corrupt - corrupt, reader.skipped_bytes - skipped_bytes
         yield batch
     except FileNotFoundError:
@@ -71,9 +77,26 @@ def _add(batch: SegmentBatch, payload: bytes) -> None:
     except Exception as error:
         if not is_of_the_data(error):
             raise
-        batch.refused.append(f"{type(error).__name__} in a payload of {len(payload)} bytes")
+        why = f"{type(error).__name__} in a payload of {len(payload)} bytes"
+        batch.refused.append(why)
+        found = salvaged(payload, f"its entry in the journal cannot be read ({type(error).__name__})")
+        _add_records(batch, found.records)
+        batch.stand_ins += _encoded(found.stand_ins)
+        if not found.whole:
+            batch.unread.append(why)
     else:
         _add_records(batch, records)
+
+
+def _add_damaged(batch: SegmentBatch, stretches: list[bytes]) -> None:
+    for stretch in stretches:
+        _add_unread(batch, f"{len(stretch)} damaged bytes", stretch)
+    stretches.clear()
+
+
+def _add_unread(batch: SegmentBatch, why: str, content: bytes) -> None:
+    batch.unread.append(why)
+    batch.stand_ins += _encoded(stand_ins_in(content, f"the journal's bytes of it cannot be read ({why})"))
 
 
 def _add_records(batch: SegmentBatch, records: Sequence[Record]) -> None:
@@ -111,10 +134,14 @@ def encoded_stand_in(error: Exception, **read: Any) -> list[EncodedSpan]:
     """What stands in for a span that cannot be stored, from what `stand_in` takes of it; nothing where its trace is not
     known, or the same error meets the stand-in."""
     instead = stand_in(f"it cannot be stored ({type(error).__name__})", **read)
+    return [] if instead is None else _encoded([instead])
+
+
+def _encoded(stand_ins: Sequence[SpanRow]) -> list[EncodedSpan]:
     try:
-        return [] if instead is None else [one for one in encode_rows([instead]) if isinstance(one, EncodedSpan)]
-    except Exception as again:
-        if not is_of_the_data(again):
+        return [one for one in encode_rows(stand_ins) if isinstance(one, EncodedSpan)]
+    except Exception as error:
+        if not is_of_the_data(error):
             raise
         return []
 

@@ -16,12 +16,14 @@ import duckdb
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.records.values.units import quantity
 from arttrace.store.ingest.batches import encoded_stand_in, is_of_the_data, read_batches
 from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
 from arttrace.store.rows.tables import OPERATION, SPANS, TRAJECTORY_ID
+from arttrace.store.unread import Unread, UnreadCount
 from arttrace.system.journal import Segment, list_segments
 
 _log = logging.getLogger("arttrace")
@@ -31,22 +33,36 @@ _READ = {
 """Where a row of `span_records` has what `stand_in` takes of a span."""
 
 
+def told_of_entries(unread: Unread) -> str:
+    """What a person is told of what a store could not read of its journal."""
+    return (
+        f"the store could not read {quantity(unread.count, 'entry')} of its journal (the last: {unread.reason}); runs"
+        " that they name are incomplete, which other runs lack it cannot be known: the segments are kept as .damaged"
+    )
+
+
 def ingest_segments(
-    connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path, ahead: ReadAhead | None
+    connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path, ahead: ReadAhead | None, unread: UnreadCount
 ) -> Iterator[int]:
-    """Reads what is new in a journal's segments. Yields after each how many of its records were new to the store.
-    Raises duckdb.Error when the store cannot be written; what was not stored is read again next time."""
+    """Reads what is new in a journal's segments. Yields after each how many of its records were new to the store; what
+    could not be read goes to `unread`. Raises duckdb.Error when the store cannot be written; what was not stored is
+    read again next time."""
     known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
     work = [(segment, known.get(segment.name, 0)) for segment in list_segments(directory)]
     if ahead is not None:
         ahead.plan(work)
     for segment, offset in work:
-        yield _take_segment(connection, writer, segment, offset, ahead)
+        yield _take_segment(connection, writer, segment, offset, ahead, unread)
 
 
 @gc_paused()
 def _take_segment(
-    connection: duckdb.DuckDBPyConnection, writer: Writer, segment: Segment, offset: int, ahead: ReadAhead | None
+    connection: duckdb.DuckDBPyConnection,
+    writer: Writer,
+    segment: Segment,
+    offset: int,
+    ahead: ReadAhead | None,
+    unread: UnreadCount,
 ) -> int:
     refused: list[str] = []
     new = corrupt = skipped_bytes = 0
@@ -58,11 +74,14 @@ def _take_segment(
             skipped_bytes += batch.skipped_bytes
             if corrupt or refused:
                 segment.kept_as.touch()
+            if batch.stand_ins:
+                _store_apart(writer, batch.stand_ins, [])  # counted as the records that they stand in for
             if batch.end > offset:
                 offset = batch.end
-                if batch.stand_ins:
-                    _store_apart(writer, batch.stand_ins, [])  # counted as the records that they stand in for
                 new += _store(writer, [*batch.spans, *batch.others], segment, offset, refused)
+            for why in batch.unread:
+                unread.add(why)
+    unread.close()
     damaged = batch.unreadable or corrupt or refused
     if damaged:
         _log.warning(

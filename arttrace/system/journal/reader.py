@@ -75,13 +75,17 @@ class SegmentReader:
     """Iterates over (end offset, payload) of one segment's whole frames; then the counts below are final.
 
     `corrupt` is the number of damaged stretches that were skipped and `skipped_bytes` their size; `torn_bytes` is
-    what lies after the last whole frame: a frame being written now, or one whose writer died. `unreadable` says why
-    nothing could be read (no segment, a newer version), or is empty. Nothing here raises for what the file holds.
+    what lies after the last whole frame: a frame being written now, or one whose writer died. Where the writer is done
+    (`finished`), what lies there with all of its bytes is a damaged stretch. `damaged` has the bytes of those stretches
+    that the caller has not taken out yet. `unreadable` says why nothing could be read (no segment, a newer version), or
+    is empty. Nothing here raises for what the file holds.
     """
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
+    def __init__(self, path: Path, offset: int = 0, *, finished: bool = False) -> None:
         self.path = path
         self.offset = offset
+        self.finished = finished
+        self.damaged: list[bytes] = []
         self.corrupt = 0
         self.skipped_bytes = 0
         self.torn_bytes = 0
@@ -116,12 +120,20 @@ class SegmentReader:
                 data, base, at = data[at:] + piece, base + at, 0
             else:
                 found_at = next_frame(data, at + 1)
-                if found_at is None:
+                if found_at is None and not (self.finished and self._is_whole(data, at)):
                     self.torn_bytes = len(data) - at
                     return
+                found_at = len(data) if found_at is None else found_at
                 self.corrupt += 1
                 self.skipped_bytes += found_at - at
+                self.damaged.append(data[at:found_at])
                 at = found_at
+
+    def _is_whole(self, data: bytes, at: int) -> bool:
+        """Whether nothing is missing behind the last whole frame, of a writer that is done. What it sealed it had
+        written; where it died, what it wrote last may be cut off."""
+        size = claimed_size(data, at)
+        return self.path.suffix == SEALED_SUFFIX or (size is not None and at + size <= len(data))
 
 
 def _wanted(data: bytes, at: int, left: int) -> int:
@@ -135,6 +147,7 @@ def _wanted(data: bytes, at: int, left: int) -> int:
     return max(_PIECE_BYTES, size - there)
 
 
-def read_segment(path: Path, offset: int = 0) -> SegmentReader:
-    """The whole frames of a segment from `offset` on (0, or an end offset given earlier). Raises OSError only."""
-    return SegmentReader(path, offset)
+def read_segment(path: Path, offset: int = 0, *, finished: bool = False) -> SegmentReader:
+    """The whole frames of a segment from `offset` on (0, or an end offset given earlier); `finished` as of `Segment`.
+    Raises OSError only."""
+    return SegmentReader(path, offset, finished=finished)

@@ -1,0 +1,67 @@
+"""How many of something could not be read, in a file of the data directory, for whoever looks at the runs.
+
+What cannot be read names no run, so that no run is known to lack what it held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from arttrace.system.files import replace_file
+
+_SHOWN = 200
+_EVERY_S = 1.0
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """How many there were, when the last one came, and why that could not be read."""
+
+    count: int = 0
+    last_ns: int = 0
+    reason: str = ""
+
+
+def read_unread(path: Path) -> Unread:
+    """Those of a file; none where there is no such file."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(path.read_bytes(), type=Unread)
+    return Unread()
+
+
+class UnreadCount:
+    """Counts them in the file at `path`, which is at most a second behind; `counted` are those of this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.counted = 0
+        self._path = path
+        self._lock = threading.Lock()
+        self._found: Unread | None = None
+        self._behind = False
+        self._written: float | None = None
+
+    def add(self, reason: str) -> str:
+        """One more. Returns the reason as it is shown."""
+        with self._lock:
+            self.counted += 1
+            shown = reason[:_SHOWN].encode(errors="replace").decode()
+            before = self._found or read_unread(self._path)
+            self._found, self._behind = Unread(before.count + 1, time.time_ns(), shown), True
+            if self._written is None or time.monotonic() - self._written >= _EVERY_S:
+                self._write()
+            return shown
+
+    def close(self) -> None:
+        """Makes the file say all."""
+        with self._lock:
+            if self._behind:
+                self._write()
+
+    def _write(self) -> None:
+        self._written, self._behind = time.monotonic(), False
+        with contextlib.suppress(OSError):  # a full disk is told of elsewhere
+            replace_file(self._path, msgspec.json.encode(self._found))
