@@ -27,8 +27,9 @@ from arttrace.trajectories.identity.ancestors import without_cycles
 from arttrace.trajectories.identity.counting_rewards import counting, latest
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
+from arttrace.trajectories.identity.refused_spans import Lacked, lacked
 from arttrace.trajectories.identity.reward_membership import by_trajectory
-from arttrace.trajectories.identity.stand_ins import apart, reasons, refused
+from arttrace.trajectories.identity.stand_ins import apart
 from arttrace.trajectories.messages.graph import message_graph
 from arttrace.trajectories.messages.relations import labelled
 from arttrace.trajectories.messages.response_chains import join_responses
@@ -65,9 +66,9 @@ def build_trajectories(
     if rewards := latest(rewards):
         of_runs = {key: span.row for key, span in unique.items() if is_of_a_run(span.row)}
         given = by_trajectory(rewards, rewarded or {}, of_runs, above, {key: home.id for key, home in homes.items()})
-    lacked = refused(stand_ins, unique, homes)
+    refused = lacked(stand_ins, unique, homes)
     built = [
-        _build(id, found, within, belonging.problems.get(id, ()), lacked.get(id, ()), given.get(id, ()))
+        _build(id, found, within, belonging.problems.get(id, ()), refused.get(id, Lacked()), given.get(id, ()))
         for id, found in members.items()
         if any(is_of_a_run(s.row) for s in found)
     ]
@@ -79,7 +80,7 @@ def _build(
     members: Sequence[UniqueSpan],
     parents: Mapping[SpanKey, SpanKey | None],
     problems: Iterable[str],
-    lacked: Collection[UniqueSpan],
+    refused: Lacked,
     rewards: Iterable[Reward],
 ) -> Trajectory:
     spans: Mapping[SpanKey, SpanRow] = {
@@ -97,7 +98,7 @@ def _build(
     given = latest(rewards)
     return Trajectory(
         id=trajectory_id,
-        revision=revision([*members, *lacked]),
+        revision=refused.revision(revision(members)),
         project=text(root.get(semconv.PROJECT)) or _resource_name(spans),
         entry=text(root.get(semconv.ENTRY)) or "",
         entry_name=text(root.get(semconv.ENTRY_NAME)) or "",
@@ -121,7 +122,7 @@ def _build(
         incomplete="; ".join(
             dict.fromkeys(
                 (
-                    *reasons(lacked),
+                    *refused.reasons(),
                     *problems,
                     *tree.problems,
                     *_in_progress(spans, tree.tops),

@@ -206,6 +206,32 @@ def test_refused_spans_below_each_other_cost_their_number(top: int | None) -> No
     assert many < 2.5 * few
 
 
+def refused_beside_many_runs(number: int, *, of_own_traces: bool, linked: bool) -> list[SpanRow]:
+    """As many runs as refused spans, all with a part in one trace, of which nothing says to which run they belong."""
+    found = []
+    for each in range(number):
+        own = {semconv.TRAJECTORY_ID: f"run {each}", semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT}
+        links = [(f"{number + each:032x}", span_id(each)), (TRACES[1], span_id(7))] if linked else []
+        places = [(TRACES[0], each)]
+        if of_own_traces:
+            places.append((f"{number + each:032x}", 3 * number))
+        for trace, id in places:
+            found.append(SpanRow(trace, span_id(id), "it", 1 + each, 10**6, attributes=own))
+            instead = stand_in("why", trace_id=trace, span_id=span_id(number + id), links=links)
+            assert instead is not None
+            found.append(instead)
+    return found
+
+
+@pytest.mark.parametrize("of_own_traces", [False, True])
+@pytest.mark.parametrize("linked", [False, True])
+def test_refused_spans_beside_many_runs_cost_their_number(of_own_traces: bool, linked: bool) -> None:
+    few, many = (
+        cost(refused_beside_many_runs(number, of_own_traces=of_own_traces, linked=linked)) for number in (200, 400)
+    )
+    assert many < 2.5 * few
+
+
 def test_agents_nested_by_the_thousand_are_read_whole() -> None:
     run, above = Run(), None
     for number in range(2000):

@@ -11,9 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
@@ -24,16 +22,14 @@ from arttrace.records import semconv
 from arttrace.records.span import SpanLink, SpanRow
 from arttrace.records.values.integers import INT64
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.trajectories.decoding.operation import operation
-from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate
-from arttrace.trajectories.identity.membership import Home, is_of_a_run
+from arttrace.trajectories.identity.deduplicate import SpanKey
 
 SAID: Final = (semconv.TRAJECTORY_ID, semconv.OPERATION_NAME, semconv.LOG_RECORD)
 """The attributes of which a stand-in is made."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NAME, _ID, _WHY = 100, 200, 200
-_REASONS, _LINKS = 3, 64
+_LINKS = 64
 _NO_TIME = 1
 _canonical = msgspec.json.Encoder(order="sorted")
 _trace_id, _span_id = re.compile(r"(?!0+$)[0-9a-f]{32}", re.ASCII), re.compile(r"(?!0+$)[0-9a-f]{16}", re.ASCII)
@@ -115,96 +111,3 @@ def apart(spans: Iterable[SpanRow]) -> tuple[list[SpanRow], list[SpanRow]]:
     for span in spans:
         (stand_ins if is_stand_in(span) else there).append(span)
     return there, stand_ins
-
-
-def refused(
-    stand_ins: Iterable[SpanRow], spans: Mapping[SpanKey, UniqueSpan], homes: Mapping[SpanKey, Home]
-) -> dict[str, list[UniqueSpan]]:
-    """By trajectory, what stands in for spans of it that did not come otherwise. It is the trajectory that the refused
-    span named, else that of its parent. Where neither is known it may be the one that it, or what was refused above it,
-    links to, and each that has a part in its trace."""
-    unique = deduplicate(stand_ins)
-    if not unique:
-        return {}
-    linked = {link.trace_id for one in unique.values() for link in one.row.links}
-    of_traces: dict[str, set[str]] = {trace: set() for trace in {*linked, *(trace for trace, _ in unique)}}
-    runs = {homes[key].id for key, span in spans.items() if is_of_a_run(span.row)}
-    for (trace, _), home in homes.items():
-        if trace in of_traces and home.id in runs:
-            of_traces[trace].add(home.id)
-    known: dict[SpanKey, _Lacking] = {}
-    found: dict[str, list[UniqueSpan]] = {}
-    for key, one in unique.items():
-        if key in spans and spans[key].row.end_ns > 0:
-            continue
-        path, lacking = _upwards(key, unique, homes, runs, known)
-        for at in reversed(path):
-            lacking = known[at] = _below(lacking, unique[at].row, homes, runs, of_traces)
-        for run in known[key].runs:
-            found.setdefault(run, []).append(one)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Lacking:
-    """The runs that may lack what was refused; `tied` where more than its trace says so."""
-
-    runs: Set[str]
-    tied: bool
-
-
-def _upwards(
-    key: SpanKey,
-    stand_ins: Mapping[SpanKey, UniqueSpan],
-    homes: Mapping[SpanKey, Home],
-    runs: Set[str],
-    known: Mapping[SpanKey, _Lacking],
-) -> tuple[list[SpanKey], _Lacking | None]:
-    """What was refused from this one upwards of which it is not known yet who lacks it, and who lacks what stands above
-    that. Of a ring that with links counts as its top."""
-    path: dict[SpanKey, None] = {}
-    while key in stand_ins and key not in known and key not in path:
-        path[key] = None
-        if named := text(stand_ins[key].row.attributes.get(semconv.TRAJECTORY_ID)):
-            return list(path), _Lacking({named}, tied=True)
-        key = key[0], stand_ins[key].row.parent_span_id or ""
-    home = homes.get(key)
-    if key not in stand_ins and home is not None and home.id in runs:
-        return list(path), _Lacking({home.id}, tied=True)
-    if key not in path:
-        return list(path), known.get(key)
-    below = list(path)[: list(path).index(key)]
-    ring = sorted(set(path).difference(below), key=lambda one: (not stand_ins[one].row.links, one))
-    return [*below, *reversed(ring)], None
-
-
-def _below(
-    above: _Lacking | None,
-    row: SpanRow,
-    homes: Mapping[SpanKey, Home],
-    runs: Set[str],
-    of_traces: Mapping[str, Set[str]],
-) -> _Lacking:
-    """Who lacks what was refused below something that these lack."""
-    if above is not None and (above.tied or not row.links):
-        return above
-    lacking = set(of_traces[row.trace_id])
-    for link in row.links:
-        tied = homes.get((link.trace_id, link.span_id))
-        lacking |= of_traces[link.trace_id] if tied is None else {tied.id} & runs
-    return _Lacking(lacking, tied=bool(row.links))
-
-
-def reasons(stand_ins: Iterable[UniqueSpan]) -> list[str]:
-    """Why a trajectory that lacks these is not complete."""
-    counts = sorted(Counter((_what(one.row), one.row.status_message) for one in stand_ins).items())
-    said = [
-        f"{f'a {what} was' if count == 1 else f'{count} {what}s were'} refused: {why or 'no reason is known'}"
-        for (what, why), count in counts[:_REASONS]
-    ]
-    others = sum(count for _, count in counts[_REASONS:])
-    return [*said, f"spans refused for other reasons: {others}"] if others else said
-
-
-def _what(row: SpanRow) -> str:
-    return "log record" if semconv.LOG_RECORD in row.attributes else "span"
