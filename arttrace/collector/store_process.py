@@ -15,11 +15,13 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from arttrace.store import Store
+from arttrace.store.file.reading import Tell, reading_reported
 from arttrace.store.server.owner import answering
 from arttrace.system.errors import StoreInUse
 from arttrace.system.paths import DataDir
@@ -31,16 +33,19 @@ STOP = "stop\n"
 _PAUSE_S = 0.25
 _BUSY = 4096  # records of a round beyond which the next follows at once: smaller ones cost as much each
 _RETRY_S = 1.0
+_TELL_S = 5.0
 _NICE = 5  # acks first
 
 
 class Round(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was in the spool at monotonic time `began` is in the store now, unless there is trouble; `owner`: whether
-    this process owns the store, or leaves the loading to the one that does."""
+    this process owns the store, or leaves the loading to the one that does. `reading` says how far it is with the runs
+    that another version of arttrace stored, which it reads again before that."""
 
     began: float
     owner: bool
     trouble: str = ""
+    reading: str = ""
 
 
 def main() -> None:
@@ -74,7 +79,8 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
             try:
                 if store is None:
                     # It answers first: whoever asks waits for what is being taken in, and is not turned away.
-                    store = owned.enter_context(Store.open(data, create=True, take_in=False, read_ahead=True))
+                    with reading_reported(partial(_reading, began)):
+                        store = owned.enter_context(Store.open(data, create=True, take_in=False, read_ahead=True))
                     owned.enter_context(answering(store, token))
                     store.load()
                 new = store.ingest_spool()
@@ -89,6 +95,18 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
                 ended.wait(_RETRY_S)
             elif new < _BUSY:
                 ended.wait(_PAUSE_S)
+
+
+def _reading(began: float, total: int) -> Tell:
+    told_at = time.monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= _TELL_S:
+            told_at = time.monotonic()
+            _tell(Round(began, False, reading=f"runs that another version stored are read: {done} of {total}"))
+
+    return tell
 
 
 def _tell(round: Round) -> None:

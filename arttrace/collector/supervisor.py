@@ -42,7 +42,7 @@ class StoreSupervisor:
     @property
     def trouble(self) -> str:
         """Why spans do not get into the store, or nothing."""
-        return self._round.trouble
+        return self._round.trouble or self._round.reading
 
     def lag_s(self, last: float) -> float:
         """Seconds for which a span may wait already, the last one having been acknowledged at `last` (monotonic)."""
@@ -80,8 +80,10 @@ class StoreSupervisor:
                 round = msgspec.json.decode(line, type=Round)
                 if round.trouble and round.trouble != self._round.trouble:
                     _log.error("%s", round.trouble)
+                if round.reading:
+                    _log.warning("%s", round.reading)
                 # What was not loaded is as old as it was.
-                began = self._round.began if round.trouble else round.began
+                began = self._round.began if round.trouble or round.reading else round.began
                 self._round = msgspec.structs.replace(round, began=began)
             self._process.wait()
             if self._stop.is_set():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import duckdb
 import pytest
 from click.testing import CliRunner
 from simulated_agent import Run, message, result
@@ -12,6 +13,7 @@ from simulated_agent import Run, message, result
 from arttrace.commands import cli
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -57,3 +59,18 @@ def no_row(data: DataDir, path: Path, form: str, *options: str) -> str:
     with pytest.raises(ArttraceError) as told:
         write_dataset(data, path, form, *options)
     return str(told.value)
+
+
+def store_by_an_earlier_version(data: DataDir) -> None:
+    """Two runs as another version stored them, which understood less of their spans: they are read again."""
+    said = {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "hi",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": "ho",
+    }
+    with Store.open(data, create=True) as store:
+        store.append([SpanRow(letter * 32, "1" * 16, "llm", 1, 2, attributes=said) for letter in "ab"])
+    with duckdb.connect(str(data.store)) as connection:
+        connection.execute("COMMENT ON TABLE span_records IS NULL")

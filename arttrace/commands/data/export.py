@@ -13,7 +13,7 @@ import click
 
 from arttrace.commands.data.texts_on_disk import TextsOnDisk
 from arttrace.commands.shared.options import store_option
-from arttrace.commands.shared.progress import Progress, reading_progress, say
+from arttrace.commands.shared.progress import Progress, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.evaluations import is_reward_span, record_span, rewards_of
 from arttrace.formats.files.known_ids import KnownIds
@@ -70,7 +70,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
         )
     if ids and wanted:
         raise click.UsageError("pass either IDs or conditions such as --tag")
-    with reading_progress(), open_store(data) as store:
+    with open_store(data) as store:
         if form == _PARQUET and output is not None:
             _write_views(store, output)
             return

@@ -27,6 +27,7 @@ from arttrace.commands.scoring.judge_options import judge_base_url_option, judge
 from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
+from arttrace.commands.shared.progress import reading_progress
 from arttrace.records.values.units import quantity, size_text
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
@@ -256,7 +257,7 @@ def _store(data: DataDir) -> Iterator[Check]:
     from arttrace.store import open_store
 
     try:
-        with open_store(data) as store:
+        with reading_progress(), open_store(data) as store:
             [(runs,)] = store.sql("SELECT count(*) FROM trajectories")[1]
             newest = store.summaries(limit=_NEWEST)
     except ArttraceError as error:

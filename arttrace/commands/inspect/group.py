@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress, reading_progress, say
+from arttrace.commands.shared.progress import Progress, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
@@ -53,7 +53,7 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
     """
     if (by is None) == (not undo):
         raise click.UsageError(f"say what to group by: --by {' | '.join(BY)}; or --undo")
-    with reading_progress(), open_store(data) as store:
+    with open_store(data) as store:
         before: dict[str, str] = {}
         own: dict[str, str | None] = {}
 

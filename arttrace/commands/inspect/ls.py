@@ -15,7 +15,6 @@ from rich.table import Table
 from arttrace.collector.unread_requests import told_of_requests
 from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import reading_progress
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
@@ -57,7 +56,7 @@ def command(
     if follow:
         _follow(data, wanted, limit, wide, as_json)
         return
-    with reading_progress(), open_store(data) as store:
+    with open_store(data) as store:
         summaries = newest(store, wanted, limit)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)

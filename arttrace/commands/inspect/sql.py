@@ -6,7 +6,6 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import reading_progress
 from arttrace.records.values.units import quantity
 from arttrace.store import open_store
 from arttrace.store.rows.view_definition import as_text
@@ -38,7 +37,7 @@ def command(query: str, as_json: bool, data: DataDir) -> None:
       arttrace sql "SELECT id, calls, tags FROM trajectories
                     WHERE started > now() - interval 1 hour AND metadata->>'user' = 'u1'"
     """
-    with reading_progress(), open_store(data) as store:
+    with open_store(data) as store:
         columns, rows = store.sql(query)
     if as_json:
         named = [dict(zip(columns, row, strict=True)) for row in rows]

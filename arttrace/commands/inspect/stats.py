@@ -8,7 +8,6 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import reading_progress
 from arttrace.commands.shared.run_filters import checked
 from arttrace.records.values.units import quantity
 from arttrace.store import open_store
@@ -44,7 +43,7 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
     it.
     """
     since_ns = 0 if since is None else moment(since)
-    with reading_progress(), open_store(data) as store:
+    with open_store(data) as store:
         tables = {kind: statistics(store, kind, since_ns=since_ns) for kind in by or get_args(By)}
     if as_json:
         click.echo(msgspec.json.encode(tables))

@@ -18,7 +18,7 @@ from rich.table import Table
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
 from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function, where_of
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, reading_progress, say
+from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say
 from arttrace.commands.shared.run_filters import run_filters_of_complete_runs
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
@@ -120,12 +120,12 @@ def command(
         raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
     if reward is not None:
         rewarder = load_rewarder(reward, reward_version)
-        with reading_progress(), hold_store(data) as store, LangfuseScores(data) as scores:
+        with hold_store(data) as store, LangfuseScores(data) as scores:
             score_by_function(store, rewarder, wanted, scores, dry_run=dry_run, as_json=as_json)
         return
     assert judge is not None
     params = judge_params(judge, judge_base_url)
-    with reading_progress(), hold_store(data) as store, LangfuseScores(data) as scores:
+    with hold_store(data) as store, LangfuseScores(data) as scores:
         plan = _plan(store, judge, rubric, wanted, votes)
         if dry_run:
             _show_due(plan, votes, as_json)

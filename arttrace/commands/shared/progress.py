@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 
@@ -77,18 +79,30 @@ def watched(measure: Callable[[], int], progress: Progress, *, every_s: float = 
         watcher.join()
 
 
+def say(line: str) -> None:
+    """Print a line about the work, on standard error."""
+    click.echo(line, err=True)
+
+
 @contextlib.contextmanager
-def reading_progress() -> Iterator[None]:
-    """In the body, print progress while a store's runs are read for the first time, if that takes long."""
+def reading_progress(say: Callable[[str], None] = say) -> Iterator[None]:
+    """In the body, tell progress while a store's runs are read for the first time, or again after another version
+    stored them, if that takes long."""
     from arttrace.store.file.reading import reading_reported  # here: some commands with progress have no store
 
     with reading_reported(lambda total: Progress(total, "runs read", say, tells_short=False)):
         yield
 
 
-def say(line: str) -> None:
-    """Print a line about the work, on standard error."""
-    click.echo(line, err=True)
+def telling_of_reading(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that prints that progress on standard error."""
+
+    @functools.wraps(command)
+    def telling(*given: Any, **named: Any) -> Any:
+        with reading_progress():
+            return command(*given, **named)
+
+    return telling
 
 
 def _pace(done: int, total: int, seconds: float) -> str:

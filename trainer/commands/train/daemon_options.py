@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
 from arttrace.commands.scoring.judge_options import read_rubric
-from arttrace.commands.shared.progress import Progress
+from arttrace.commands.shared.progress import Progress, reading_progress
 from arttrace.records.policy import PolicyStep
 from arttrace.records.values.units import quantity
 from arttrace.store.access.owner_file import read_owner
@@ -150,7 +150,8 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(checkpoints.only_writer())
         stack.enter_context(stop_on_signals(stop, say, lambda: daemon is not None and daemon.makes_a_version))
-        store = stack.enter_context(hold_store(data, create=True, metrics=metrics))
+        with reading_progress(say):
+            store = stack.enter_context(hold_store(data, create=True, metrics=metrics))
         at = None
         if config.metrics_port is not None:
             at = f"http://{HOST}:{stack.enter_context(serving_metrics(metrics, config.metrics_port))}"
