@@ -31,11 +31,13 @@ from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT, is_mark
 from arttrace.store.sql_text import listed, quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.identity.membership import LINK_LOST
 from arttrace.trajectories.identity.reward_membership import before_colons
 from arttrace.views.datasets.view_files import write_views
 from arttrace.views.run_filter import RunFilter, matching_pages
 
 _SPANS_AT_ONCE, _TRACES_AT_ONCE, _RECORDS_AT_ONCE, _IDS_AT_ONCE = 250, 10_000, 5_000, 200
+_NAMED = 3
 _CHARACTERS_AT_ONCE = 16 << 20
 _FORMS: dict[str, Callable[[list[SpanRow]], bytes]] = {
     "otlp-json": lambda spans: encode_json(spans) + b"\n",
@@ -120,8 +122,8 @@ def _write(
     carry a reward are made anew: the reward may have been replaced meanwhile, or taken back."""
     written = {"span": 0, "reward": 0, "other record": 0}
     known = KnownIds()
-    traces = TextsOnDisk()
-    for found in _of_runs(store, runs, traces) if len(runs) else _everything(store, traces):
+    traces, linked = TextsOnDisk(), TextsOnDisk()
+    for found in _of_runs(store, runs, traces, linked) if len(runs) else _everything(store, traces):
         spans = [span for span in found if not is_reward_span(span)]
         written["span"] += len(spans)
         known.add(_digest(reward) for span in spans for reward in rewards_of(span))
@@ -132,7 +134,24 @@ def _write(
         written["reward"] += rewards
         written["other record"] += len(new) - rewards
         _write_requests(map(record_span, new), encode, file)
+    _say_left_behind(store, [trace for part in linked.parts(_IDS_AT_ONCE) for trace in part if traces.adds(trace)])
     return written
+
+
+def _say_left_behind(store: AnyStore, traces: list[str]) -> None:
+    """Says that runs link to these traces, which are not exported."""
+    if not traces:
+        return
+    first = listed(traces[:_NAMED])
+    where = f"trace_id IN ({first}) AND trajectory_id IS NOT NULL"
+    query = f"SELECT DISTINCT trajectory_id FROM spans WHERE {where} ORDER BY 1"  # noqa: S608
+    runs = [run for (run,) in store.sql(query)[1]]
+    more = ", ..." if len(runs) > _NAMED or len(traces) > _NAMED else ""
+    which = "trace that these runs link to is" if len(traces) == 1 else "traces that these runs link to are"
+    say(
+        f"{len(traces)} {which} of another run, and not exported. Imported without, such a run says "
+        f'"{LINK_LOST}"; to export what it links to as well, name too: {", ".join(runs[:_NAMED])}{more}'
+    )
 
 
 def _write_requests(spans: Iterable[SpanRow], encode: Callable[[list[SpanRow]], bytes], file: BinaryIO) -> None:
@@ -192,13 +211,13 @@ def _records(store: AnyStore, table: str, where: str) -> list[PlainRecord]:
     return [decode_plain_record(document) for (document,) in rows]
 
 
-def _of_runs(store: AnyStore, runs: TextsOnDisk, traces: TextsOnDisk) -> Iterator[list[SpanRow]]:
+def _of_runs(store: AnyStore, runs: TextsOnDisk, traces: TextsOnDisk, linked: TextsOnDisk) -> Iterator[list[SpanRow]]:
     """The spans of these, one trace after the other; `traces` gets the ids of their traces, of which one may be in
-    several runs."""
+    several runs, and `linked` those of other runs' traces that they link to."""
     bar = Progress(len(runs), "runs", say, tells_short=False)
     done = 0
     for ids in runs.parts(_IDS_AT_ONCE):
-        new = [(trace, spans) for trace, spans in _traces_of(store, ids) if traces.adds(trace)]
+        new = [(trace, spans) for trace, spans in _traces_of(store, ids, linked) if traces.adds(trace)]
         for part in sized_parts(new, spans_at_once(0)):
             for found in _by_trace(store, part):
                 yield [span for span in found if not is_mark(span)]
@@ -206,8 +225,9 @@ def _of_runs(store: AnyStore, runs: TextsOnDisk, traces: TextsOnDisk) -> Iterato
         bar(done)
 
 
-def _traces_of(store: AnyStore, ids: list[str]) -> list[tuple[str, int]]:
-    """The traces of these runs, and those that link to them, in order of start, with the number of spans of each."""
+def _traces_of(store: AnyStore, ids: list[str], linked: TextsOnDisk) -> list[tuple[str, int]]:
+    """The traces of these runs, those that link to them, and those of nobody's run that they link to, in order of
+    start, with the number of spans of each; `linked` gets those of other runs."""
     runs, query = set(ids), "SELECT DISTINCT trajectory_id, trace_id FROM span_records WHERE trajectory_id IN ({0})"
     named = store.sql(f"{query} OR trace_id IN ({{0}})".format(listed(ids)))[1]
     above = {part for id in runs.difference(*named) for part in before_colons(id)}
@@ -217,6 +237,13 @@ def _traces_of(store: AnyStore, ids: list[str]) -> list[tuple[str, int]]:
         linking = store.sql(f"SELECT trace_id FROM links WHERE linked_trace_id IN ({listed(new)})")[1]  # noqa: S608
         new = {trace for (trace,) in linking} - found
         found |= new
+    above_them = f"SELECT linked_trace_id FROM links WHERE trace_id IN ({listed(found)})"  # noqa: S608
+    is_of_runs = "SELECT trace_id, max(trajectory_id) IS NOT NULL FROM span_records WHERE trace_id IN ({0}) GROUP BY 1"
+    for trace, of_a_run in store.sql(is_of_runs.format(above_them))[1]:
+        if not of_a_run:
+            found.add(trace)
+        elif trace not in found:
+            linked.adds(trace)
     return [(trace, spans) for trace, spans, _ in _sizes(store, f"trace_id IN ({listed(found)})", "3, 1")]
 
 
