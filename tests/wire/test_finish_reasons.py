@@ -20,6 +20,7 @@ ENDS = {
     " LANGUAGE IMAGE_PROHIBITED_CONTENT",
     "time_limit": "time_limit TIMEOUT REASON_TIME_LIMIT",
     "repetition": "repetition",
+    "other": "other OTHER FinishReason.OTHER IMAGE_OTHER",
     "cancelled": "cancelled canceled abort",
     "error": "error ERROR failed insufficient_system_resource network_error malformed_tool_use MALFORMED_FUNCTION_CALL",
 }
@@ -28,11 +29,11 @@ ENDS = {
 @pytest.mark.parametrize(("end", "word"), [(end, word) for end, words in ENDS.items() for word in words.split()])
 def test_one_end_has_one_word(end: str, word: str) -> None:
     assert finish_reason(word) == end
-    assert (end in CUT_SHORT) is (end in ("length", "content_filter", "time_limit", "repetition"))
+    assert (end in CUT_SHORT) is (end in ("length", "content_filter", "time_limit", "repetition", "other"))
     assert (end in BROKEN) is (end in ("cancelled", "error"))
 
 
-@pytest.mark.parametrize("value", ["OTHER", "FINISH_REASON_UNSPECIFIED", "of its. own"])
+@pytest.mark.parametrize("value", ["unknown", "FINISH_REASON_UNSPECIFIED", "of its. own"])
 def test_a_word_that_is_not_known_stays(value: str) -> None:
     assert finish_reason(value) == value
 

@@ -19,6 +19,7 @@ _WORDS: Final = {
     " malformed_model_output malformed_response unexpected_tool_call too_many_tool_calls missing_thought_signature",
     "time_limit": "timeout",
     "repetition": "",
+    "other": "image_other",
     "incomplete": "",
     "pause_turn": "",
     "not_finished": "",
@@ -29,9 +30,11 @@ _IN_CHAT: Final = {
 _PREFIXES: Final = ("finishreason", "reason")
 
 CUT_SHORT: Final = frozenset(
-    ("length", "content_filter", "incomplete", "pause_turn", "not_finished", "time_limit", "repetition")
+    ("length", "content_filter", "incomplete", "pause_turn", "not_finished", "time_limit", "repetition", "other")
 )
-"""Something else than the model ended the answer, so that it stops where it would have gone on."""
+"""Something else than the model ended the answer, so that it stops where it would have gone on; or may have: of Gemini's
+`OTHER` Google's SDK says "all other reasons that stopped the token generation" (google-genai, `types.FinishReason`),
+where `STOP` is the natural end."""
 
 BROKEN: Final = frozenset(("cancelled", "error"))
 """What came of the answer was given up, or failed."""
