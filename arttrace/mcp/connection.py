@@ -12,6 +12,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.server import MCPServer
 from mcp.types import TextResourceContents
 
+from arttrace.records.values.users_text import error_line
 from arttrace.system.errors import RolloutError
 
 Server = str | Sequence[str] | StdioServerParameters | MCPServer[Any] | Callable[[], Client]
@@ -90,7 +91,7 @@ async def _entered(stack: AsyncExitStack, server: Server) -> Client:
     except Exception as error:
         why = _first(error)
         raise RolloutError(
-            f"the MCP server {_shown(server)} cannot be reached: {type(why).__name__}: {why}",
+            f"the MCP server {_shown(server)} cannot be reached: {error_line(why)}",
             "Give the URL at which it answers, or a command line that starts it on stdio, and try that by hand.",
         ) from error
 

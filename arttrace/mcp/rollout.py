@@ -12,6 +12,7 @@ from mcp.types import TextContent, TextResourceContents
 from arttrace.capture.api import update
 from arttrace.capture.decorators import tool, trajectory
 from arttrace.mcp.connection import Server, connect, read_offer
+from arttrace.records.values.users_text import safe_text
 
 SYSTEM_PROMPT = "Solve the user's task with the tools you have. When it is done, answer in words, without a tool call."
 READ_RESOURCE = "read_resource"
@@ -108,7 +109,7 @@ async def _result(work: Callable[..., Awaitable[str]], client: Client, name: str
     try:
         text = await work(client, name, given)
     except (MCPError, RuntimeError) as error:  # the client raises the latter where a result breaks the tool's schema
-        text = f"error: {error}"
+        text = f"error: {safe_text(error)}"
     if len(text) <= _MAX_RESULT_CHARS:
         return text
     return f"{text[:_MAX_RESULT_CHARS]}\n[cut at {_MAX_RESULT_CHARS} of {len(text)} characters]"

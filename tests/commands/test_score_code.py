@@ -122,3 +122,33 @@ def test_a_function_that_cannot_be_used_is_named(data: DataDir, rewards: Path, s
 def test_either_a_judge_or_a_function(data: DataDir, rewards: Path) -> None:
     assert score(data, rewards, "--judge", "openai/o3").exit_code == 2
     assert CliRunner().invoke(command, ["--dir", str(data.root)]).exit_code == 2
+
+
+SILENT = "class Silent(Exception):\n    def __str__(self):\n        raise RuntimeError\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [("Silent", "Silent: <Silent>"), ("ValueError(os.fsdecode(bytes([255])))", "ValueError: \ufffd")],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_error_without_a_readable_text_is_one_of_its_run(
+    data: DataDir, rewards: Path, raised: str, said: str, options: tuple[str, ...]
+) -> None:
+    rewards.write_text(
+        f"import os\n{SILENT}def exact(run):\n    if run.id == 'run-1':\n        raise {raised}\n    return 1.0\n"
+    )
+    done = score(data, rewards, *options)
+    assert isinstance(done.exception, ArttraceError), done.exception
+    assert f"1 of 3 runs could not be rewarded; {said}" in done.exception.message
+    if options:
+        assert json.loads(done.stdout)["failed"] == [{"trajectory_id": "run-1", "error": said}]
+    with Store.open(data) as store:
+        assert [trajectory_reward(store.trajectory(f"run-{n}")) for n in (0, 2)] == [1.0, 1.25]
+
+
+def test_a_reward_function_that_raises_such_an_error_as_it_is_loaded_is_named(data: DataDir, rewards: Path) -> None:
+    rewards.write_text(f"{SILENT}raise Silent\n")
+    done = score(data, rewards)
+    assert isinstance(done.exception, ArttraceError), done.exception
+    assert "cannot be loaded: Silent: <Silent>" in done.exception.message

@@ -207,6 +207,29 @@ async def test_one_group_may_bound_its_exceptions() -> None:
         await gather_trajectories([rollout(-1), rollout(1)], max_exceptions=0)
 
 
+class Silent(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+async def silent() -> None:
+    raise Silent
+
+
+async def test_an_error_without_a_readable_text_is_told_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ArttraceError, match="All 1 rollouts raised; the first: Silent: <Silent>"):
+        await gather_trajectories([silent()])
+    with pytest.raises(ArttraceError, match="more than max_exceptions=0; the last: Silent: <Silent>"):
+        await gather_trajectories([silent(), rollout(1)], max_exceptions=0)
+    gathered = await gather_trajectories([silent(), rollout(1)])
+    assert (len(gathered.exceptions), len(gathered.captured)) == (1, 1)
+    assert "1 of 2 rollouts raised; the first: Silent: <Silent>" in caplog.text
+
+
 async def built(number: int) -> Trajectory:
     await rollout(number)
     return Trajectory(reward=float(number))

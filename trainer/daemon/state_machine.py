@@ -31,6 +31,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.records.values.units import duration_text, quantity
+from arttrace.records.values.users_text import error_line
 from arttrace.rewards import to_store
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
@@ -133,7 +134,7 @@ class Daemon:
             self._enter(FAILED, reason=error.message, hint=error.hint or "")
             raise
         except BaseException as error:
-            self._enter(FAILED, reason=f"{type(error).__name__}: {error}")
+            self._enter(FAILED, reason=error_line(error))
             raise
         finally:
             self._live_scores.close()

@@ -22,6 +22,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.semconv import TRAJECTORY_ID
 from arttrace.records.span import SpanRow
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.records.values.users_text import error_line
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from trainer.gateway.app import AdminRequest, RouteTable, as_handler
@@ -117,7 +118,7 @@ class _Order:
         if isinstance(error, ArttraceError):
             return OrderStatus(self.name, "failed", said, count, error=error.message, hint=error.hint)
         if error is not None or self.task.cancelled():
-            what = "the server was stopped" if error is None else f"{type(error).__name__}: {error}"
+            what = "the server was stopped" if error is None else error_line(error)
             return OrderStatus(self.name, "failed", said, count, error=what)
         return OrderStatus(self.name, "done", said, count, steps=self.task.result())
 
@@ -246,7 +247,7 @@ class TrainingDesk:
                 self._say(Problem(f"an order failed: {error.message}"))
                 raise
             except Exception as error:
-                self._say(Problem(f"an order failed: {type(error).__name__}: {error}"))
+                self._say(Problem(f"an order failed: {error_line(error)}"))
                 raise
             finally:
                 self._gate.resume(reason="training")

@@ -8,11 +8,9 @@ from typing import Any
 
 import msgspec
 
-MAX_REPR = 1000
+from arttrace.records.values.users_text import FOR_THE_USER, safe_text
 
-_FOR_THE_USER = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What is let through where a value of the user's is shown. All else that its repr raises stays here: a library in
-another language breaks with a BaseException."""
+MAX_REPR = 1000
 
 _state = threading.local()
 
@@ -96,7 +94,7 @@ def _item(value: Any) -> msgspec.Raw:
 def _try_encode(value: Any) -> bytes | None:
     try:
         return _encoder.encode(value)
-    except _FOR_THE_USER:
+    except FOR_THE_USER:
         raise
     except BaseException:  # noqa: BLE001  the value is the user's: its repr may raise anything
         return None
@@ -109,16 +107,6 @@ def _describe(value: Any) -> str:
 
 def _safe_repr(value: Any) -> str:
     return safe_text(value, _describe)
-
-
-def safe_text(value: Any, shown: Callable[[Any], str] = str) -> str:
-    """What `shown` makes of a value of the user's, or its type's name where that fails."""
-    try:
-        return shown(value)
-    except _FOR_THE_USER:
-        raise
-    except BaseException:  # noqa: BLE001  see above
-        return f"<{type(value).__qualname__}>"
 
 
 MAX_ERROR_TEXT = 4000

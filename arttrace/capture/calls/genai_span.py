@@ -10,13 +10,14 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from arttrace.capture.base.values import MAX_ERROR_TEXT, safe_text
+from arttrace.capture.base.values import MAX_ERROR_TEXT
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import claim_execution, current_flow
 from arttrace.capture.context.position import Position
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.context.scope import Scope, open_scope
 from arttrace.records import semconv
+from arttrace.records.values.users_text import safe_text
 
 CALLS = (semconv.OPERATION_CHAT, semconv.OPERATION_GENERATE_CONTENT, semconv.OPERATION_TEXT_COMPLETION)
 """The operations that are model calls."""

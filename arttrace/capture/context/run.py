@@ -12,11 +12,12 @@ import msgspec
 from opentelemetry import context as otel_context
 
 from arttrace.capture.base.guard import Guard
-from arttrace.capture.base.values import json_object, json_text, safe_text
+from arttrace.capture.base.values import json_object, json_text
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.export.open_span import Lasting
 from arttrace.records import semconv
 from arttrace.records.semconv import SESSION_KEYS, USER_KEYS
+from arttrace.records.values.users_text import safe_text
 from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, Hidden
 
 _recording = Guard("recording what a run was given")

@@ -32,13 +32,14 @@ import msgspec
 
 from arttrace.capture.api import flush, run_entry, shutdown
 from arttrace.capture.base.remote_context import VARIABLE
-from arttrace.capture.base.values import json_text, safe_text
+from arttrace.capture.base.values import json_text
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.export.lifecycle import counts
 from arttrace.capture.rollout import stdin
 from arttrace.capture.rollout.entries import bind, load_entry, run_program
 from arttrace.records.rollout import PROGRAM, RolloutJob, RolloutResult, WorkerReady
 from arttrace.records.values.lenient_json import well_formed
+from arttrace.records.values.users_text import error_line
 
 MAX_RESULT_BYTES = 16 << 20
 _FLUSH_TIMEOUT_S = 60.0
@@ -80,8 +81,7 @@ class _Worker:
             traceback.print_exc()
             if isinstance(error, _Stopped) and error.__cause__ is not None:
                 error = error.__cause__
-            said = f"{type(error).__name__}: {safe_text(error)}"[:_MAX_ERROR_TEXT]
-            result = RolloutResult(job.trajectory_id, error=well_formed(said))
+            result = RolloutResult(job.trajectory_id, error=error_line(error)[:_MAX_ERROR_TEXT])
         else:
             text, _cut = json_text(value, MAX_RESULT_BYTES)
             result = RolloutResult(job.trajectory_id, result=msgspec.Raw(text.encode()))

@@ -22,6 +22,7 @@ from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
+from arttrace.records.values.users_text import error_line
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.system.errors import ArttraceError, StoreError
@@ -72,7 +73,7 @@ def load_rewarder(given: str, version: str | None) -> Rewarder:
             function = load_entry(given)
     except Exception as error:
         raise ArttraceError(
-            f"The reward function {given} cannot be loaded: {type(error).__name__}: {error}",
+            f"The reward function {given} cannot be loaded: {error_line(error)}",
             "Name it as module:function, importable from here, or as path/to/file.py:function.",
         ) from error
     if inspect.iscoroutinefunction(function):
@@ -155,7 +156,7 @@ def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) 
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{number} is not a finite number")
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-            outcome.failed.append((run.id, f"{type(error).__name__}: {error}"))
+            outcome.failed.append((run.id, error_line(error)))
             if len(outcome.failed) <= _SHOWN_ERRORS:
                 click.echo(f"not rewarded: {short_id(run.id)}: {outcome.failed[-1][1]}", err=True)
             yield None

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from arttrace.records.values.users_text import error_line, safe_text
 from arttrace.system.errors import ArttraceError
 
 _SHOWN = 16
@@ -31,7 +32,7 @@ def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured:
         raise ArttraceError("There was nothing to run: no rollout in any group.", "Give each TrajectoryGroup rollouts.")
     if len(exceptions) == rollouts:
         raise ArttraceError(
-            f"All {rollouts} rollouts raised; the first: {type(exceptions[0]).__name__}: {exceptions[0]}",
+            f"All {rollouts} rollouts raised; the first: {error_line(exceptions[0])}",
             "Run the rollout once by itself and fix it.",
         ) from exceptions[0]
     if not captured:
@@ -54,7 +55,7 @@ def warn_of_what_is_missing(
         reasons = ", ".join(f"{count} {why}" for why, count in missing.items())
         _log.warning("%d of %d rollouts are neither judged nor trained on: %s", missing.total(), rollouts, reasons)
     if raised:
-        _log.warning("%d of %d rollouts raised; the first: %r", len(raised), rollouts, raised[0])
+        _log.warning("%d of %d rollouts raised; the first: %s", len(raised), rollouts, safe_text(raised[0], repr))
 
 
 def tell_of_two_rewards(rewarded: int, trajectories: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from tqdm.auto import tqdm
 
 from arttrace.loop.trajectory import Trajectory
+from arttrace.records.values.users_text import error_line
 from arttrace.system.errors import ArttraceError
 
 
@@ -46,7 +47,7 @@ class GatherProgress:
         if self._exceptions > allowed:
             raise ArttraceError(
                 f"{self._exceptions} of {self._total} rollouts raised, more than max_exceptions={bound}; the last:"
-                f" {type(error).__name__}: {error}",
+                f" {error_line(error)}",
                 "Run the rollout once by itself and fix it, or allow more.",
             ) from error
 

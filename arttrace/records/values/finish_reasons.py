@@ -32,9 +32,9 @@ _PREFIXES: Final = ("finishreason", "reason")
 CUT_SHORT: Final = frozenset(
     ("length", "content_filter", "incomplete", "pause_turn", "not_finished", "time_limit", "repetition", "other")
 )
-"""Something else than the model ended the answer, so that it stops where it would have gone on; or may have: of Gemini's
-`OTHER` Google's SDK says "all other reasons that stopped the token generation" (google-genai, `types.FinishReason`),
-where `STOP` is the natural end."""
+"""Something else than the model ended the answer, so that it stops where it would have gone on; or may have: Google's
+SDK says of `OTHER` "all other reasons that stopped the token generation" (google-genai, `types.FinishReason`), and of
+`STOP` that it is the natural end."""
 
 BROKEN: Final = frozenset(("cancelled", "error"))
 """What came of the answer was given up, or failed."""

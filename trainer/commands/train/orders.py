@@ -26,6 +26,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
+from arttrace.records.values.users_text import error_line
 from arttrace.store import AnyStore
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError, TrainingError
@@ -227,7 +228,7 @@ class OrderedTrainer:
             return OrderResult(order.id, made, skipped, error.message, error.hint)
         except Exception as error:  # noqa: BLE001 - returned to whoever ordered, and the next order may go well
             self._read_anew()
-            return OrderResult(order.id, made, skipped, f"{type(error).__name__}: {error}")
+            return OrderResult(order.id, made, skipped, error_line(error))
         return OrderResult(order.id, made, skipped)
 
     def _read_anew(self) -> None:

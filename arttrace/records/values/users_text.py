@@ -1,0 +1,28 @@
+"""What is shown of a value or an error of the user's, whose own way of showing itself may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from arttrace.records.values.lenient_json import well_formed
+
+FOR_THE_USER: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What is let through where a value of the user's is shown. All else that its repr raises stays here: a library in
+another language breaks with a BaseException."""
+
+
+def safe_text(value: Any, shown: Callable[[Any], str] = str) -> str:
+    """What `shown` makes of a value of the user's, or its type's name where that fails."""
+    try:
+        return shown(value)
+    except FOR_THE_USER:
+        raise
+    except BaseException:  # noqa: BLE001  see above
+        return f"<{type(value).__qualname__}>"
+
+
+def error_line(error: BaseException) -> str:
+    """The type and the text of an error that code of the user's may have raised, as text that UTF-8 can hold."""
+    text: str = well_formed(safe_text(error))
+    return f"{type(error).__name__}: {text}"
