@@ -106,6 +106,20 @@ def test_a_store_that_is_there_is_taken_from_others(tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode & 0o700
 
 
+def test_all_that_a_data_directory_of_any_name_holds_is_known_as_ours(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "captured")
+    Store.open(data, create=True).close()
+    known = [getattr(data, name) for name, made in vars(DataDir).items() if isinstance(made, property)]
+    for path in [one for one in known if isinstance(one, Path) and not one.exists()]:
+        path.write_text("{}") if path.suffix else path.mkdir()
+    inside = data.receivers / "prompts"
+    inside.write_text("captured")
+    for path in [data.root, *data.root.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    Store.open(data).close()
+    assert open_to_others(data.root) == []
+
+
 def test_a_directory_that_is_not_ours_alone_stays_as_it_is(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir(mode=0o755)
