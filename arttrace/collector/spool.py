@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 from arttrace.collector.group_commit import GroupCommit
 from arttrace.collector.unread_requests import UnreadRequests
+from arttrace.store.unread import UnreadCount
 from arttrace.system.journal import JournalWriter
 from arttrace.system.paths import DataDir
 
@@ -33,6 +34,7 @@ class Spool:
         self.acknowledged = 0
         self.refused = 0
         self.unread = UnreadRequests(data, say)
+        self._untraced = UnreadCount(data.unread_spans)
         self.trouble = ""
         self.last = 0.0
         self._journal = GroupCommit(JournalWriter(data.spool, fsync_interval_s=None, max_total_bytes=max_spool_bytes))
@@ -53,12 +55,15 @@ class Spool:
         done.add_done_callback(count)
         return done
 
-    def refuse(self, spans: int) -> None:
-        """Count spans that were not taken."""
+    def refuse(self, spans: int, untraced: int = 0, reason: str = "") -> None:
+        """Count spans that were not taken; of those whose trace is not known, no run says that it lacks them."""
         with self._count:
             self.refused += spans
+        if untraced:
+            self._untraced.add(reason, untraced)
 
     def close(self) -> None:
         """Makes everything durable. The second time does nothing."""
         self._journal.close()
         self.unread.close()
+        self._untraced.close()

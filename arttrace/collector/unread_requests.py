@@ -1,4 +1,5 @@
-"""Requests that a collector refused as a whole, counted in the data directory for whoever looks at the runs."""
+"""What a collector refused and no run is known to lack, counted in the data directory for whoever looks at the runs:
+requests as a whole, and spans whose trace cannot be read."""
 
 from __future__ import annotations
 
@@ -11,10 +12,18 @@ from arttrace.system.paths import DataDir
 
 def told_of_requests(unread: Unread) -> str:
     """What a person is told of them."""
-    return (
-        f"the collector refused {quantity(unread.count, 'request')} that it could not read (the last:"
-        f" {unread.reason}); what they held, and which runs lack it, cannot be known: see the senders' logs"
-    )
+    what = f"{quantity(unread.count, 'request')} that it could not read"
+    return _told(what, unread, "what they held, and which runs lack it, cannot be known")
+
+
+def told_of_spans(unread: Unread) -> str:
+    """The same of spans, and of log records about spans."""
+    what = "1 span or log record" if unread.count == 1 else f"{unread.count} spans or log records"
+    return _told(f"{what} whose trace cannot be read", unread, "which runs lack them cannot be known")
+
+
+def _told(what: str, unread: Unread, unknown: str) -> str:
+    return f"the collector refused {what} (the last: {unread.reason}); {unknown}: see the senders' logs"
 
 
 class UnreadRequests:

@@ -44,13 +44,13 @@ class UnreadCount:
         self._behind = False
         self._written: float | None = None
 
-    def add(self, reason: str) -> str:
-        """One more. Returns the reason as it is shown."""
+    def add(self, reason: str, count: int = 1) -> str:
+        """So many more. Returns the reason as it is shown."""
         with self._lock:
-            self.counted += 1
+            self.counted += count
             shown = reason[:_SHOWN].encode(errors="replace").decode()
             before = self._found or read_unread(self._path)
-            self._found, self._behind = Unread(before.count + 1, time.time_ns(), shown), True
+            self._found, self._behind = Unread(before.count + count, time.time_ns(), shown), True
             if self._written is None or time.monotonic() - self._written >= _EVERY_S:
                 self._write()
             return shown

@@ -91,6 +91,11 @@ class DataDir:
         return self.root / "unread_requests.json"
 
     @property
+    def unread_spans(self) -> Path:
+        """A JSON file that counts the spans which a collector here refused and whose trace is not known."""
+        return self.root / "unread_spans.json"
+
+    @property
     def unread_entries(self) -> Path:
         """A JSON file that counts what of the journals here could not be read."""
         return self.root / "unread_entries.json"

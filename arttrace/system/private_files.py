@@ -27,6 +27,7 @@ _NAMES = (
     "retained",
     "retention.json",
     "unread_requests.json",
+    "unread_spans.json",
     "unread_entries.json",
     "owner.json",
     "serving.json",

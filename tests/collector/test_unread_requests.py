@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
-from refusing_site import Site, run
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from refusing_site import LEAF, ROOT, TRACE, Site, run, span
 
 from arttrace.collector.otlp.responses import PROTOBUF
 from arttrace.commands import cli
@@ -54,6 +58,37 @@ def test_it_is_counted_where_a_person_looks(
     site.client.post(path, content=body, headers={"content-type": kind})
     site.sink.close()
     assert "the collector refused 3 requests" in listed(site)  # over a restart
+
+
+def good(span_id: bytes, **change: Any) -> dict[str, Any]:
+    times = {"startTimeUnixNano": "1700000000000000000", "endTimeUnixNano": "1700000000000001000"}
+    return {"traceId": TRACE.hex(), "spanId": span_id.hex(), "name": "it", **times, **change}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        lambda site: site.send(span(LEAF, "chat", trace_id=b"short").SerializeToString()),
+        lambda site: site.send(span(LEAF, "chat", trace_id=bytes(16)).SerializeToString(), *run()),
+        lambda site: site.send(span(LEAF, "chat", trace_id=b"").SerializeToString()[:-1]),
+        lambda site: site.send_json(good(LEAF, traceId="zz")),
+        lambda site: site.send_json(7, good(LEAF)),
+        lambda site: site.send_logs(LogRecord(event_name="gen_ai.choice", span_id=LEAF).SerializeToString()),
+        lambda site: site.send_json_logs({"eventName": "gen_ai.choice", "spanId": LEAF.hex(), "traceId": None}),
+    ],
+)
+def test_a_span_of_no_known_trace_is_counted_there_too(site: Site, sent: Callable[[Site], int]) -> None:
+    site.send(*run())
+    assert site.incomplete() == [""]
+    assert "refused" not in listed(site)
+    assert sent(site) == 1
+    assert site.incomplete() == [""]  # nobody knows of what it was
+    said = listed(site)
+    assert "the collector refused 1 span or log record whose trace cannot be read (the last: " in said
+    assert "which runs lack them cannot be known" in said
+    site.send(b"\xff\xff", span(b"\x0d" * 8, "chat", ROOT, start_time_unix_nano=0).SerializeToString())
+    assert ["refused" in one for one in site.incomplete()] == [True]
+    assert "the collector refused 2 spans or log records whose trace" in listed(site)  # of the other its run says it
 
 
 def test_grpc_counts_them_too(site: Site) -> None:

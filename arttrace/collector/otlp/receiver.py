@@ -42,7 +42,7 @@ class TraceReceiver:
             else:
                 checked, payload = _check(whole, kind, logs)
             if checked.refused:
-                self._sink.refuse(checked.refused)
+                self._sink.refuse(checked.refused, checked.untraced, checked.reason)
             if payload:
                 await asyncio.wrap_future(self._sink.take(payload, checked.spans))
             return success(kind, checked.refused, checked.reason, logs=logs)
@@ -60,7 +60,7 @@ class TraceReceiver:
             self._sink.unread.add(str(error))
             raise
         if checked.refused:
-            self._sink.refuse(checked.refused)
+            self._sink.refuse(checked.refused, checked.untraced, checked.reason)
         return checked, self._sink.take(payload, checked.spans) if payload else None
 
     def refused(self, kind: str, error: Exception) -> HttpResponse:
@@ -90,6 +90,7 @@ def _check(body: bytes, kind: str, logs: bool) -> tuple[Checked, bytes]:
     if kind == JSON:
         export = parse_json(body, logs=logs)
         kept = [*export.spans, *export.stand_ins]
-        return Checked(b"", len(export.spans), export.refused, export.reason), encode_records(kept)
+        untraced = export.refused - len(export.stand_ins)
+        return Checked(b"", len(export.spans), export.refused, export.reason, untraced), encode_records(kept)
     checked = (check_protobuf_logs if logs else check_protobuf)(body)
     return checked, encode_otlp(checked.body) if checked.body else b""

@@ -12,7 +12,7 @@ import msgspec
 from rich.live import Live
 from rich.table import Table
 
-from arttrace.collector.unread_requests import told_of_requests
+from arttrace.collector.unread_requests import told_of_requests, told_of_spans
 from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import run_filters
@@ -70,7 +70,11 @@ def command(
         count = "a run that is" if len(waiting) == 1 else count
         click.secho(f"rewards wait for {count} not here: {named}", fg="yellow", err=True)
     first_ns = min((one.start_ns for one in summaries), default=0)
-    for file, told in ((data.unread_requests, told_of_requests), (data.unread_entries, told_of_entries)):
+    for file, told in (
+        (data.unread_requests, told_of_requests),
+        (data.unread_spans, told_of_spans),
+        (data.unread_entries, told_of_entries),
+    ):
         lost = read_unread(file)
         if lost.count and lost.last_ns >= first_ns:
             click.secho(told(lost), fg="yellow", err=True)

@@ -37,12 +37,14 @@ _IT_IS_DAMAGED, _SPAN_IS_DAMAGED = (f"{what}, or {DAMAGED}" for what in ("it", "
 
 class Checked(msgspec.Struct, frozen=True):
     """The request with stand-ins for what was refused, as far as its trace is known (`body` is empty when nothing is
-    left), the number of its other spans, and the reason of the first."""
+    left), the number of its other spans, and the reason of the first; `untraced` are those refused whose trace is not
+    known."""
 
     body: bytes
     spans: int
     refused: int = 0
     reason: str = ""
+    untraced: int = 0
 
 
 def check_protobuf(body: bytes) -> Checked:
@@ -134,12 +136,8 @@ def _without_bad(request: ExportTraceServiceRequest, total: int) -> Checked:
                 del scope_spans.spans[:]
                 scope_spans.spans.extend(Span.FromString(span) for span in keep)
     left = total - len(reasons)
-    return Checked(_with(request.SerializeToString() if left else b"", stand_ins), left, len(reasons), reasons[0])
-
-
-def _with(body: bytes, stand_ins: Iterable[SpanRow | None]) -> bytes:
-    """Two requests one after the other are one."""
-    return body + encode_protobuf(one for one in stand_ins if one is not None)
+    checked = Checked(request.SerializeToString() if left else b"", left, len(reasons), reasons[0])
+    return _and_stand_ins(checked, stand_ins)
 
 
 def _is_log_record(span: Span) -> bool:
@@ -191,14 +189,22 @@ def _salvage(body: bytes) -> Checked:
 
 
 def _and_stand_ins(checked: Checked, stand_ins: Iterable[SpanRow | None]) -> Checked:
-    return msgspec.structs.replace(checked, body=_with(checked.body, stand_ins))
+    """Two requests one after the other are one."""
+    made = list(stand_ins)
+    known = [one for one in made if one is not None]
+    return msgspec.structs.replace(
+        checked, body=checked.body + encode_protobuf(known), untraced=checked.untraced + len(made) - len(known)
+    )
 
 
 def _also_refused(checked: Checked, lost: int, reason: str) -> Checked:
     if not lost:
         return checked
-    return Checked(
-        checked.body if checked.spans or checked.refused else b"", checked.spans, checked.refused + lost, reason
+    return msgspec.structs.replace(
+        checked,
+        body=checked.body if checked.spans or checked.refused else b"",
+        refused=checked.refused + lost,
+        reason=reason,
     )
 
 
