@@ -11,8 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
+from arttrace.records.values.users_text import safe_text
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
 _log = logging.getLogger("arttrace.loop")
 
 
@@ -49,7 +52,8 @@ def retry(
             if on_retry is not None:
                 on_retry(error, attempt)
             else:
-                _log.warning("%s raised in attempt %d of %d: %r", function.__name__, attempt, max_attempts, error)
+                shown = safe_text(error, repr)
+                _log.warning("%s raised in attempt %d of %d: %s", function.__name__, attempt, max_attempts, shown)
 
         @functools.wraps(function)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -12,6 +12,7 @@ from lost_span import WHY, lose_a_call
 
 import arttrace
 from arttrace.loop import Trajectory, TrajectoryGroup, gather, gather_trajectories, gather_trajectory_groups
+from arttrace.loop.limits import retry
 from arttrace.store import AnyStore, Store, open_store
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError
@@ -227,7 +228,10 @@ async def test_an_error_without_a_readable_text_is_told_by_its_type(caplog: pyte
         await gather_trajectories([silent(), rollout(1)], max_exceptions=0)
     gathered = await gather_trajectories([silent(), rollout(1)])
     assert (len(gathered.exceptions), len(gathered.captured)) == (1, 1)
-    assert "1 of 2 rollouts raised; the first: Silent: <Silent>" in caplog.text
+    assert "1 of 2 rollouts raised; the first: <Silent>" in caplog.text
+    with pytest.raises(Silent):
+        await retry(max_attempts=2, delay=0.0)(silent)()
+    assert "silent raised in attempt 1 of 2: <Silent>" in caplog.text
 
 
 async def built(number: int) -> Trajectory:
