@@ -18,7 +18,7 @@ from arttrace.capture.api import flush
 from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.gathering.members import is_decorated, opened, require_member, require_own
+from arttrace.loop.gathering.members import is_decorated, listed, opened, require_member, require_own
 from arttrace.loop.gathering.outcome import in_words, require_outcome, tell_of_two_rewards, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.directories import by_directory, directories_of
@@ -101,7 +101,12 @@ class TrajectoryGroup:
 
     def __repr__(self) -> str:
         rewards = [one.reward if isinstance(one, BuiltTrajectory) else trajectory_reward(one) for one in self]
-        return in_words(self.key, 0 if self._was_gathered else len(self._rollouts), rewards, len(self.exceptions))
+        return in_words(self.key, self.to_gather, rewards, len(self.exceptions))
+
+    @property
+    def to_gather(self) -> int:
+        """The number of rollouts that have not been run."""
+        return 0 if self._was_gathered else len(self._rollouts)
 
     @property
     def size(self) -> int:
@@ -354,16 +359,8 @@ async def _run_one(
 
 def _ungathered(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
     """The groups, marked as gathered from now on. Raises ArttraceError where they cannot be."""
-    if isinstance(groups, TrajectoryGroup):
-        raise ArttraceError("this is one group, not several", "Pass a list: gather_trajectory_groups([group]).")
-    groups = list(groups)
+    groups = listed(groups, TrajectoryGroup, "gather_trajectory_groups")
     for group in groups:
-        if not isinstance(group, TrajectoryGroup):
-            raise ArttraceError(
-                f"a {type(group).__name__} is no TrajectoryGroup",
-                "Put rollouts into groups, TrajectoryGroup(rollout(model, s) for _ in range(8)), or gather one group's "
-                "by gather_trajectories.",
-            )
         if group._was_gathered and group._rollouts:
             raise ArttraceError(
                 f"the group {group.key} is gathered twice: a rollout runs once",

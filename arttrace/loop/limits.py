@@ -42,6 +42,7 @@ def retry(
     Raises:
         ValueError: `max_attempts` is below 1.
     """
+    _require_number("retry()", max_attempts)
     if max_attempts < 1:
         raise ValueError(f"max_attempts is {max_attempts}, below 1")
 
@@ -96,6 +97,7 @@ def limit_concurrency(
     Raises:
         ValueError: `n` is below 1.
     """
+    _require_number("limit_concurrency(8)", n)
     if n < 1:
         raise ValueError(f"n is {n}, below 1")
 
@@ -111,3 +113,8 @@ def limit_concurrency(
         return limited
 
     return decorate
+
+
+def _require_number(written: str, given: object) -> None:
+    if callable(given):
+        raise TypeError(f"{written.partition('(')[0]} takes no function: write @{written}, with parentheses")

@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 import httpx
 
-from arttrace.loop.evaluation.numbers import mean_numbers
+from arttrace.loop.evaluation.numbers import logged_runs, mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.members import listed
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.trajectory import Trajectory as Recorded
-from arttrace.system.errors import ServingError, TrainingError
+from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 
@@ -60,6 +61,18 @@ class TrainConfig:
         """The options of `arttrace train` by their names."""
         named = {"learning_rate": self.learning_rate, "kl_weight": self.beta}
         return {name: value for name, value in named.items() if value is not None}
+
+
+def settings_of(config: TrainConfig | None) -> dict[str, Any]:
+    """The options of `arttrace train` that a config sets. Raises ArttraceError where it is something else."""
+    if config is None:
+        return {}
+    if not isinstance(config, TrainConfig):
+        raise ArttraceError(
+            f"a {type(config).__name__} is no TrainConfig",
+            "Pass config=TrainConfig(learning_rate=1e-5), or the options themselves: learning_rate=1e-5.",
+        )
+    return config.settings()
 
 
 class Model:
@@ -136,7 +149,7 @@ class Model:
             ArttraceError: A reward is not a finite number, or there are no runs.
         """
         data = self._require_registered().data
-        members = list(groups)
+        members = logged_runs(groups)
         for one in members:
             if isinstance(one, TrajectoryGroup):
                 await asyncio.to_thread(one.record_rewards)
@@ -228,12 +241,13 @@ class TrainableModel(Model):
             TrainingError: There is nothing to compare, there are no sampled tokens to train on, or the step failed.
         """
         backend = self._require_registered()
-        groups = [group for group in groups if group is not None]
+        if isinstance(groups, Iterable) and not isinstance(groups, TrajectoryGroup):
+            groups = [group for group in groups if group is not None]
+        groups = listed(groups, TrajectoryGroup, "train")
         _require_trainable(self.name, groups)
         for group in groups:
             group.record_rewards()
-        chosen = {} if config is None else config.settings()
-        return await backend.train(self, groups, **(chosen | settings))
+        return await backend.train(self, groups, **(settings_of(config) | settings))
 
     async def log(
         self,
@@ -321,6 +335,11 @@ def _trusted() -> ssl.SSLContext:
 
 def _require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
     """Raise TrainingError where a step could teach nothing, with the reason."""
+    if waiting := sum(group.to_gather for group in groups):
+        raise TrainingError(
+            f"{waiting} rollouts were not gathered: they have not run",
+            "Run them first: groups = await gather_trajectory_groups(groups).",
+        )
     if not any(len(group.captured) + len(group.ready_made) > 1 for group in groups):
         raise TrainingError(
             "no group has two runs: the reward of one run compares nothing",

@@ -150,6 +150,12 @@ async def ruler_score_group(
     judge = Judge(judge_model, extra_litellm_params or {})
     if isinstance(group, Group):
         return await _score_group(judge, group, rubric, votes, swallow_exceptions, debug)
+    if not hasattr(group, "group"):
+        raise ArttraceError(
+            f"a {type(group).__name__} is no group to judge",
+            "Put the trajectories of one scenario into a TrajectoryGroup; arttrace.loop.ruler_score_group takes a list "
+            "of them too.",
+        )
     judgement = await _score_group(judge, group.group, rubric, votes, swallow_exceptions, debug)
     if judgement is None:
         return None

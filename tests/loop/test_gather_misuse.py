@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import arttrace
-from arttrace.loop import Trajectory, TrajectoryGroup, gather_trajectories, gather_trajectory_groups
-from arttrace.rewards import trajectory_reward
+import arttrace.loop as art
+from arttrace.loop import LocalBackend, Trajectory, TrajectoryGroup, gather_trajectories, gather_trajectory_groups
+from arttrace.rewards import ruler_score_group, trajectory_reward
 from arttrace.store import Store
-from arttrace.system.errors import ArttraceError
+from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.paths import DataDir
 
 
@@ -29,6 +30,12 @@ def data(tmp_path: Path) -> Iterator[DataDir]:
 @arttrace.trajectory
 async def rollout(reward: float = 0.0) -> Trajectory:
     return Trajectory(reward=reward)
+
+
+def registered() -> art.TrainableModel:
+    model = art.TrainableModel("policy", "some-model")
+    model.backend = LocalBackend()
+    return model
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -179,3 +186,82 @@ async def test_a_gather_within_a_run_has_runs_of_its_own(data: DataDir) -> None:
     assert [sorted(trajectory_reward(run) or 0.0 for run in one.captured) for one in inner] == [[0.0, 1.0]] * 2
     with Store.open(data) as store:
         assert [(run.incomplete, len(run.agents)) for run in store.trajectories()] == [("", 1)] * 6
+
+
+def one_trajectory() -> Trajectory:
+    return Trajectory([{"role": "user", "content": "x"}], reward=1.0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "told", "remedy"),
+    [
+        (TrajectoryGroup([one_trajectory(), one_trajectory()]), "one group, not several", r"train([group])"),
+        ([one_trajectory()], "a Trajectory is no TrajectoryGroup", "of each scenario into a TrajectoryGroup"),
+        ([[one_trajectory()]], "a list is no TrajectoryGroup", "of each scenario into a TrajectoryGroup"),
+        (None, "a NoneType is no list of groups", "await gather_trajectory_groups"),
+    ],
+)
+async def test_what_is_no_list_of_groups_is_told_and_not_trained_on(groups: Any, told: str, remedy: str) -> None:
+    model = registered()
+    with pytest.raises(ArttraceError, match=told) as error:
+        await model.train(groups)
+    assert remedy in str(error.value.hint)
+
+
+async def test_a_gather_that_was_not_awaited_is_no_list_of_groups() -> None:
+    forgotten = gather_trajectory_groups([])
+    with pytest.raises(ArttraceError, match="a coroutine is no list of groups"):
+        await registered().train(forgotten)  # type: ignore[arg-type]
+    forgotten.close()
+    waiting = [rollout(), rollout()]
+    with pytest.raises(TrainingError, match="2 rollouts were not gathered: they have not run") as told:
+        await registered().train([TrajectoryGroup(waiting)])
+    assert "await gather_trajectory_groups" in str(told.value.hint)
+    for one in waiting:
+        one.close()
+
+
+async def test_settings_in_a_dict_are_told_their_form() -> None:
+    with pytest.raises(ArttraceError, match="a dict is no TrainConfig") as told:
+        await registered().train([TrajectoryGroup([one_trajectory()] * 2)], config={"learning_rate": 1e-5})  # type: ignore[arg-type]
+    assert "TrainConfig(learning_rate=1e-5)" in str(told.value.hint)
+
+
+@pytest.mark.parametrize("said", [one_trajectory(), {"accuracy": 1.0}, None, [0.5]])
+async def test_what_is_no_run_is_told_and_not_logged(said: Any) -> None:
+    for model in (registered(), art.Model("gpt-4o")):
+        model.backend = registered().backend
+        with pytest.raises(ArttraceError, match=r"is no (list of runs|run) to log") as told:
+            await model.log(said, step=0)
+        assert "in a list" in str(told.value.hint)
+
+
+@pytest.mark.parametrize("said", [one_trajectory(), [one_trajectory()], None])
+async def test_a_judge_is_given_a_group(said: Any) -> None:
+    with pytest.raises(ArttraceError, match="is no group to judge") as told:
+        await ruler_score_group(said)
+    assert "TrajectoryGroup" in str(told.value.hint)
+
+
+@pytest.mark.parametrize(
+    "groups", [TrajectoryGroup([one_trajectory()]), [one_trajectory()], one_trajectory(), [[0.5]], [0.5]]
+)
+async def test_a_client_is_told_what_it_submits(groups: Any) -> None:
+    async with art.AsyncClient("http://127.0.0.1:9/v1") as client:
+        with pytest.raises(
+            ArttraceError, match=r"one group, not several|is no TrajectoryGroup|is no list|is no member"
+        ):
+            await client.submit_trajectories(groups)
+
+
+@pytest.mark.parametrize("address", ["gpu-box:8000", "gpu-box", ""])
+def test_an_address_without_http_is_refused_at_once(address: str) -> None:
+    for made in (art.ServerBackend, art.AsyncClient, art.Client):
+        with pytest.raises(ServingError, match="begins with neither http:// nor https://"):
+            made(address)
+
+
+@pytest.mark.parametrize("decorator", [art.retry, art.limit_concurrency])
+def test_a_decorator_without_parentheses_is_told_them(decorator: Any) -> None:
+    with pytest.raises(TypeError, match=r"takes no function: write @\w+\("):
+        decorator(rollout)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.trajectory import Trajectory
@@ -12,8 +13,22 @@ from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.rewards import trajectory_reward
 from arttrace.system.errors import ArttraceError
 
+Run = TrajectoryGroup | Trajectory | Recorded
 
-def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory | Recorded], split: str) -> dict[str, float]:
+
+def logged_runs(groups: Any) -> list[Run]:
+    """What is to be logged as a list. Raises ArttraceError where it is something else than runs."""
+    remedy = "Pass gathered groups, trajectories or captured runs, in a list."
+    if not isinstance(groups, Iterable) or isinstance(groups, Mapping):
+        raise ArttraceError(f"a {type(groups).__name__} is no list of runs to log", remedy)
+    members = list(groups)
+    for one in members:
+        if not isinstance(one, Run):
+            raise ArttraceError(f"a {type(one).__name__} is no run to log", remedy)
+    return members
+
+
+def mean_numbers(members: Iterable[Run], split: str) -> dict[str, float]:
     """The means of rewards and metrics over runs, and how many runs there are.
 
     Args:
@@ -40,7 +55,7 @@ def mean_numbers(members: Iterable[TrajectoryGroup | Trajectory | Recorded], spl
     return {f"{split}/runs": float(runs), **{f"{split}/{name}": statistics.fmean(of) for name, of in numbers.items()}}
 
 
-def _said(one: TrajectoryGroup | Trajectory | Recorded) -> list[dict[str, float]]:
+def _said(one: Run) -> list[dict[str, float]]:
     """The reward and the metrics of each run."""
     if isinstance(one, Trajectory):
         return [one.finite_numbers()]

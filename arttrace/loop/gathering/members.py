@@ -4,13 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
 
 from arttrace.capture.context.generators import drive_coroutine
 from arttrace.capture.decorators import trajectory
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.system.errors import ArttraceError
+
+G = TypeVar("G")
+
+
+def listed(groups: Any, kind: type[G], call: str) -> list[G]:
+    """Several groups as a list.
+
+    Args:
+        groups: What was passed.
+        kind: The class of a group.
+        call: The name of the function that it was passed to.
+
+    Returns:
+        The groups.
+
+    Raises:
+        ArttraceError: It is one group, no list, or a list of something else.
+    """
+    if isinstance(groups, kind):
+        raise ArttraceError("this is one group, not several", f"Pass a list: {call}([group]).")
+    if not isinstance(groups, Iterable):
+        raise ArttraceError(
+            f"a {type(groups).__name__} is no list of groups",
+            "Pass what `await gather_trajectory_groups(...)` returned.",
+        )
+    found = list(groups)
+    for one in found:
+        if not isinstance(one, kind):
+            raise ArttraceError(
+                f"a {type(one).__name__} is no {kind.__name__}",
+                f"Put the rollouts or trajectories of each scenario into a {kind.__name__}, or gather one group's by "
+                "gather_trajectories.",
+            )
+    return found
 
 
 def require_member(member: Any) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.model import TrainConfig
+from arttrace.loop.model import TrainConfig, settings_of
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.remote.submission import submit
 from arttrace.loop.trainer_process import TrainedStep
@@ -84,8 +84,7 @@ class AsyncClient(_Client):
                 wrong.
             ServingError: The server does not answer.
         """
-        chosen = {} if config is None else config.settings()
-        return await submit(self._server, groups, chosen | settings)
+        return await submit(self._server, groups, settings_of(config) | settings)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -138,8 +137,7 @@ class Client(_Client):
                 wrong.
             ServingError: The server does not answer.
         """
-        chosen = {} if config is None else config.settings()
-        return DoneSteps(in_thread(submit(self._server, groups, chosen | settings)))
+        return DoneSteps(in_thread(submit(self._server, groups, settings_of(config) | settings)))
 
     def __enter__(self) -> Client:
         return self

@@ -52,6 +52,10 @@ class ServerConnection:
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ServingError(
+                f"the address {url!r} begins with neither http:// nor https://", 'Such as "http://gpu-box:8000".'
+            )
         self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.api_key = api_key or key_of_environment()
         self._answered = False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from arttrace.capture.api import flush
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.members import listed
 from arttrace.loop.recorded.directories import by_directory, captured_runs, records_in, why_missing
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.trainer_process import TrainedStep
@@ -41,7 +42,7 @@ async def submit(
             or the step failed.
         ServingError: The server does not answer.
     """
-    ordered = [one if isinstance(one, TrajectoryGroup) else TrajectoryGroup(one) for one in groups if one is not None]
+    ordered = listed(_grouped(groups), TrajectoryGroup, "submit_trajectories")
     for group in ordered:
         group.record_rewards()
     here = await asyncio.to_thread(captured_runs, [one for group in ordered for one in group.ready_made])
@@ -54,6 +55,14 @@ async def submit(
     if captured:
         await connection.upload(await asyncio.to_thread(_records_of, captured))
     return with_left_out(await connection.train(submitted, settings), left_out)
+
+
+def _grouped(groups: Any) -> Any:
+    """The groups, each list of trajectories as one, for `listed` to check."""
+    if isinstance(groups, TrajectoryGroup) or not isinstance(groups, Iterable):
+        return groups
+    lists = (list, tuple, Iterator)
+    return [TrajectoryGroup(one) if isinstance(one, lists) else one for one in groups if one is not None]
 
 
 def _incomplete(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> list[str]:
