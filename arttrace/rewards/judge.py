@@ -146,6 +146,7 @@ async def ruler_score_group(
     Raises:
         JudgeError: The judge cannot be reached, its answer cannot be used after several attempts, or the group has no
             run that can be judged.
+        ArttraceError: It is no group.
     """
     judge = Judge(judge_model, extra_litellm_params or {})
     if isinstance(group, Group):

@@ -99,7 +99,11 @@ def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, b
 @pytest.mark.parametrize(
     ("method", "hint"),
     [
-        ("grpo", "Score them with `arttrace score`"),
+        (
+            "grpo",
+            "Score them with `arttrace score`, or reward them in code with arttrace.reward(value). What a function "
+            "returns is no reward.",
+        ),
         ("sft", "Reward the runs in code or by `arttrace score`"),
         ("dpo", "Reward the runs in code or by `arttrace score`"),
     ],
