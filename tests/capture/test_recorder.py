@@ -140,6 +140,17 @@ def test_a_flush_does_not_wait_for_more_calls_to_come(recorder: Recorder, monkey
     assert ran == [0, 1, 2]
 
 
+def test_a_recorder_that_is_replaced_while_the_program_ends_waits_for_nothing(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.submit(list)
+    recorder.exit()
+    asked: list[float | None] = []
+    monkeypatch.setattr(recorder, "hand_over", asked.append)
+    recorder.stop()
+    assert asked == [], "the worker ends, and does nothing that is behind its end"
+
+
 def test_what_ends_together_is_written_together_and_what_finds_no_room_is_refused_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,7 +246,7 @@ class Recorder:
     def stop(self) -> None:
         """End its threads after what they have been given. A later `submit` starts another."""
         if self._worker is not None:
-            self.submit(_end_of_work)
+            self.submit(_end_of_work, waits=False)  # nothing behind it is done any more
             self._hurry.set()
         self.destinations.stop()
 
