@@ -257,6 +257,7 @@ def langfuse_server(**given: Any) -> Iterator[LangfuseServer]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
 
         def do_GET(self) -> None:
             self._answer(b"")

@@ -80,6 +80,7 @@ def aws_frame(payload: bytes, **headers: str) -> bytes:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
     state: MessagesServer
 
     def log_message(self, *_: Any) -> None:

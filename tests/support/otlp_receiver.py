@@ -59,6 +59,7 @@ def receiving(port: int = 0, tls: ssl.SSLContext | None = None, **given: Any) ->
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))

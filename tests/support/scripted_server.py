@@ -196,6 +196,7 @@ def _events(request: dict[str, Any], reply: Reply) -> Iterator[dict[str, Any]]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
     state: ScriptedServer
 
     def log_message(self, *_: Any) -> None:

@@ -48,6 +48,7 @@ class WordModel(BaseHTTPRequestHandler):
     """One request of the stand-in."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
     words: Words
     version: str
 
