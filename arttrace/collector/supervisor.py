@@ -22,7 +22,7 @@ _STOP_S = 60.0
 
 
 class StoreSupervisor:
-    """What is in the spool gets into the store by and by; `owner`, `trouble` and `lag_s` tell how it goes."""
+    """What is in the spool gets into the store by and by; `owner`, `trouble` and `lag_s` say how it goes."""
 
     def __init__(self, data: DataDir, token: str) -> None:
         self._data = data

@@ -11,9 +11,9 @@ from arttrace.system.paths import DataDir
 
 
 def told_of_requests(unread: Unread) -> str:
-    """What a person is told of them."""
+    """The line that `ls` prints of them."""
     what = f"{quantity(unread.count, 'request')} that it could not read"
-    return _told(what, unread, "what they held, and which runs lack it, cannot be known")
+    return _told(what, unread, "what was in them, and which runs lack it, cannot be known")
 
 
 def told_of_spans(unread: Unread) -> str:

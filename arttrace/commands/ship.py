@@ -124,7 +124,7 @@ class _Outbox:
             return True
         if self._lock is None:
             self._again(f"another process ships {self._directory}", _FIRST_WAIT_S)
-        else:  # most often it is there the next time, and nobody needs to be told
+        else:  # most often it is there the next time, and it is no error yet
             self._shown, self._say_at = self._shown or _NOT_YET, self._say_at or time.monotonic() + _FIRST_WAIT_S
             self._again(_NOT_YET, _FIRST_WAIT_S)
         return False

@@ -94,7 +94,7 @@ def read_file(data: bytes, source: str) -> Imported:
 
 def read_records(file: BinaryIO, size: int, source: str, found: Imported, ids: ContentIds) -> Iterator[list[Record]]:
     """The records of an open file of so many bytes, some at a time; `found` counts. `source` names conversations that
-    do not name themselves, `ids` tells equal runs of all files apart. An item that cannot be read is refused alone.
+    do not name themselves, `ids` distinguishes equal runs of all files. An item that cannot be read is refused alone.
     Raises Unreadable when the file as a whole is of no known form."""
     items = ItemFile(file, size)
     if items.is_binary:

@@ -97,7 +97,7 @@ def tool_span(
 
 
 class ImportedRun:
-    """One run. `key` is what tells it from the others of `source`: an id of the system's, or the content.
+    """One run. `key` is what distinguishes it from the others of `source`: an id of the system's, or the content.
 
     Calls without a time stand a second apart, in the order in which they are added, after `start_ns`.
     """

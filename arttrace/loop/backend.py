@@ -121,7 +121,7 @@ class LocalBackend:
         if model.project is not None:
             change(project=model.project, dir=self.data.root)
         model.inference_base_url, model.inference_api_key, model.backend = f"{served.url}/v1", api_key(), self
-        with contextlib.suppress(OSError):  # `train` tells why it cannot be started
+        with contextlib.suppress(OSError):  # `train` says why it cannot be started
             await self._trainer(model).begin()
 
     async def judge(

@@ -21,7 +21,7 @@ def watch(starter):
 threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
 """
 """The first lines of a Python program that is terminated when its starter is gone, by kill -9 too. A pipe from the
-starter would not tell: whatever that forked holds it open."""
+starter would not do: whatever that forked holds it open."""
 _STOP_S = 30.0
 _LAST_WORDS_S = 1.0
 """How long its stderr is read after its end; what it started may hold it open."""

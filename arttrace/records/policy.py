@@ -23,8 +23,8 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
 
     Unique by (policy, step). `method` is "grpo", "sft" or "dpo", and "fork" where the version was copied from
     `forked_from`; "" in steps from before it was stored, see `made_by`. `metrics` are plain numbers by name; seconds
-    end in `_s`. `adapter` is the adapter's directory. `base_weights` tells the weights of `base_model` from others that
-    are put into the same directory; "" where it is not known.
+    end in `_s`. `adapter` is the adapter's directory. `base_weights` distinguishes the weights of `base_model`
+    from others that are put into the same directory; "" where it is not known.
     """
 
     policy: str

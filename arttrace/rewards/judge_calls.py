@@ -165,7 +165,7 @@ async def _answer(
 
 def require_key(model: str, params: Mapping[str, Any]) -> None:
     """Asks nobody. Raises JudgeUnavailable where a model's provider certainly lacks its key: one of those that litellm
-    reads from the environment alone. Of all others only an answer tells."""
+    reads from the environment alone. Of all others only an answer shows it."""
     if "api_base" in params or "api_key" in params or any(map(os.environ.get, _READ_TOO)):
         return
     missing = load_litellm().validate_environment(model)["missing_keys"]

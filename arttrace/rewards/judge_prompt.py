@@ -11,7 +11,7 @@ The system message holds the rubric and what is asked. The user message holds, i
     </trajectory>
 
 `agent` is {"id": "a2", "name", "parent": "a1" | null, "inferred", "tools": [name, ...], "histories": [history, ...]},
-and where known "spawned_by": a tool call of the parent, and "tool_runs": executions that no history tells. `history` is
+and where known "spawned_by": a tool call of the parent, and "tool_runs": executions in no history. `history` is
 {"messages": [...]} with, before those messages, the ones of "opening": "A" or the first "keeps" messages of
 "fork_of": N, the agent's N-th history (from 1). `message` is {"role"} and any of "name", "content", "reasoning",
 "tool_calls": [{"id", "name", "arguments"}], "tool_results": [{"id", "content"}] and "other".

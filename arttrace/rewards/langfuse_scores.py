@@ -26,7 +26,7 @@ _AT_THE_END_S = 5.0
 
 
 def addressed(store: AnyStore, records: Sequence[Record]) -> list[Record]:
-    """The records; the rewards among them know where a receiver finds their runs, as far as the store tells."""
+    """The records; the rewards among them know where a receiver finds their runs, as far as the store has it."""
     ids = sorted({one.trajectory_id for one in records if isinstance(one, Reward) and not one.given_to})
     try:
         spans = spans_of_runs(store, ids)

@@ -1,4 +1,4 @@
-"""Transcript: what a judge may know of one run, taken from its trajectory, without what would tell it more.
+"""Transcript: what a judge may know of one run, taken from its trajectory, without what would say more.
 
 What goes in is what the agents saw and did: the agent tree, every branch of every history, tool calls and their
 results, and the outcome. What stays out could sway a judge or tell it the answer: rewards, metadata, tags, the scenario
@@ -23,7 +23,7 @@ History = tuple[Message, ...]
 
 
 class ToolRun(msgspec.Struct, frozen=True):
-    """A tool execution that no history tells: the agent's code ran it, or its result never reached the model."""
+    """A tool execution that is in no history: the agent's code ran it, or its result never reached the model."""
 
     name: str
     arguments: str = ""

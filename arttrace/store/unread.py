@@ -1,6 +1,6 @@
 """How many of something could not be read, in a file of the data directory, for whoever looks at the runs.
 
-What cannot be read names no run, so that no run is known to lack what it held.
+What cannot be read names no run, so that no run is known to lack what was in it.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ class UnreadCount:
 
     def _write(self) -> None:
         self._written, self._behind = time.monotonic(), False
-        with contextlib.suppress(OSError):  # a full disk is told of elsewhere
+        with contextlib.suppress(OSError):  # a full disk is reported elsewhere
             replace_file(self._path, msgspec.json.encode(self._found))

@@ -42,7 +42,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A Conversation with the nodes that its messages stand in; `is_target` tells of each whether it is a target."""
+    """A Conversation with the nodes that its messages stand in; `is_target` says of each whether it is a target."""
 
     agent_id: str
     nodes: tuple[MessageNode, ...]
@@ -54,7 +54,7 @@ class Branch:
 def conversations(trajectory: Trajectory) -> list[Conversation]:
     """Every branch that holds a message not seen before, agents and branches in order of time. An answer that was cut
     off is a conversation of its own, with the fault, behind that of the answers before it; so is one cut short that
-    holds tool calls, since it cannot be told how much of their text is the model's."""
+    holds tool calls, since it is not known how much of their text is the model's."""
     cut, unended = ends = without_end(trajectory)
     found = []
     for branch in branches(trajectory, ends):

@@ -92,7 +92,7 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
 
 def why_not_trained(call: Call, policy: str | None = None) -> NotTrained | None:
     """Why a call by itself cannot be trained on, None when all its answers can; that it was recorded twice only its
-    trajectory tells."""
+    trajectory says."""
     return next(filter(None, _faults(call, policy)), None)
 
 

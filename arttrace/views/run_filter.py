@@ -49,7 +49,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         return any(getattr(self, name) not in (None, ()) for name in self.__struct_fields__)
 
     def matches(self, run: TrajectorySummary) -> bool:
-        """Whether a run is shown, as far as its summary tells."""
+        """Whether a run is shown, as far as its summary says."""
         return (
             (self.entry is None or self.entry in (run.entry, entry_name(run.entry)))
             and (self.group is None or is_group(self.group, run))

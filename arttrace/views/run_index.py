@@ -97,7 +97,7 @@ class RunIndex:
         return sized_parts(self._table.execute("SELECT id, spans FROM runs WHERE wanted ORDER BY start, id"), spans)
 
     def number_groups(self) -> None:
-        """Finds what `places` tells; all runs are compared, those too that do not match."""
+        """Finds what `places` names; all runs are compared, those too that do not match."""
         insert = self._table.execute
         ordered = insert("SELECT key, id, reward, judged FROM runs ORDER BY key, start, id")
         for key, members in groupby(ordered, key=lambda row: row[0]):

@@ -33,7 +33,7 @@ class Exchange:
 
     `body` is what was read of the response, still compressed if `headers` say so; `headers` have lower-case names and
     hold no secrets; `status` is None when no response came. `body_cut` says that the recorder kept only a beginning.
-    `path` is that of the URL, without its query; it tells the API, and on Azure the deployment.
+    `path` is that of the URL, without its query; it names the API, and on Azure the deployment.
     """
 
     request: bytes

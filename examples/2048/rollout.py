@@ -28,7 +28,7 @@ async def rollout(model: art.TrainableModel, seed: int) -> art.Trajectory:
 
 
 def reward(highest: int, score: int) -> float:
-    """The highest tile by how many doublings it is from the target; the score tells apart what is equal there."""
+    """The highest tile by how many doublings it is from the target; the score distinguishes what is equal there."""
     return math.log2(highest) / math.log2(TARGET) + 0.2 * math.log2(1 + score) / math.log2(1 + 20_000)
 
 

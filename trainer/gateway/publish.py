@@ -78,7 +78,7 @@ def _is_zero(data: mmap.mmap, first: int, last: int) -> bool:
 
 
 def _digest(data: mmap.mmap, start: int) -> str:
-    """What tells weights apart: a hash of the sums over blocks of 32 KiB, since whoever waits for a version waits for
+    """What distinguishes weights: a hash of the sums over blocks of 32 KiB, since whoever waits for a version waits for
     this. A cryptographic hash of all of it takes forty times as long (0.4 s for the adapter of a 4B model)."""
     import numpy
 

@@ -75,7 +75,7 @@ class StepMetrics:
     step_s: float = 0.0
 
     def numbers(self) -> dict[str, float]:
-        """What a PolicyStep stores of it, as plain numbers by name: all but `trained_tokens`, which the batch tells."""
+        """What a PolicyStep stores of it, as plain numbers by name: all but `trained_tokens`, which is the batch's."""
         return {name: float(value) for name, value in asdict(self).items() if name != "trained_tokens"}
 
 

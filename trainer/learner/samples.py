@@ -32,7 +32,7 @@ class TokenRow:
     `targets[t]` says that token t was sampled and is trained; `logprobs[t]` is 0 where it is not, `versions[t]` the
     name of the policy version that sampled it, None where not trained. `weight` is that of each target, `trajectory`
     the number of the sample that the row is of. `temperatures` (T,) are those at which targets were sampled, empty
-    where all are 1: the policy that is trained is then the model's at that temperature. `key` tells the sequence.
+    where all are 1: the policy that is trained is then the model's at that temperature. `key` names the sequence.
     """
 
     token_ids: tuple[int, ...]

@@ -1,6 +1,6 @@
 """Which version's log-probabilities are these? An engine with a stale adapter is found by which one it is nearer to.
 
-A bound on the difference alone cannot tell: in bfloat16 engine and learner differ by more than two neighbouring
+A bound on the difference alone cannot show it: in bfloat16 engine and learner differ by more than two neighbouring
 versions do. So what was captured is compared with the current version, the one before it and the base model, on the
 same tokens: the one nearest in mean squared difference sampled them, where that is no accident of the noise. Pure.
 """

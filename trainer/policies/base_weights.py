@@ -1,4 +1,4 @@
-"""The weights of a base model, told apart by a few of their bytes: its directory keeps its name when others come in."""
+"""Which weights a base model has, by a few of their bytes: its directory keeps its name when others come in."""
 
 from __future__ import annotations
 

@@ -60,5 +60,5 @@ class Admission:
 
 
 def _group(job: RolloutJob) -> str:
-    """What tells the group of a run, whose input is the key where no other is known."""
+    """What names the group of a run, whose input is the key where no other is known."""
     return job.group or job.scenario or str(sorted(job.arguments.items()))

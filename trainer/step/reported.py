@@ -69,7 +69,7 @@ class ReportedSteps:
 
     def _keep(self, last: Mapping[str, int]) -> None:
         self._last = dict(last)
-        with contextlib.suppress(OSError):  # on a full disk the next start tells it again
+        with contextlib.suppress(OSError):  # on a full disk the next start reports it again
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, msgspec.json.encode(self._last))
 

@@ -37,14 +37,14 @@ CONTENT_OF_A_CALL = (
 
 
 class Said(NamedTuple):
-    """What a span said when it ended; `failure` is the description of an error, None where it tells of none."""
+    """What a span said when it ended; `failure` is the description of an error, None where it has none."""
 
     attributes: Mapping[str, Any]
     events: Sequence[tuple[str, Mapping[str, Any]]]
     failure: str | None
 
     def error(self) -> tuple[str, str] | None:
-        """(error type, message) where the span tells of an error."""
+        """(error type, message) where the span has an error."""
         if self.failure is None:
             return None
         raised: Mapping[str, Any] = next((said for name, said in self.events if name == "exception"), {})

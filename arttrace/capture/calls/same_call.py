@@ -11,7 +11,7 @@ from arttrace.records import semconv
 
 
 class Facts(NamedTuple):
-    """What tells one call from another; empty where it is not known."""
+    """What distinguishes one call from another; empty where it is not known."""
 
     response_id: str = ""
     models: frozenset[str] = frozenset()

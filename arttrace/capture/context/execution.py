@@ -27,7 +27,7 @@ def _owner() -> Any:
     """The current task of asyncio or trio, else the current thread.
 
     Both are asked whether they run in this thread at all, which costs a tenth of the error that says so: trio, from
-    0.23 on, by what it tells sniffio.
+    0.23 on, by what it registers with sniffio.
     """
     global _asyncio, _sniffio
     if _asyncio is None:

@@ -34,7 +34,7 @@ def warn_unknown_run(trajectory_id: str) -> None:
         _warned = True
         logger.warning(
             "arttrace: no run %.100r is known in this process: its reward is kept until the run comes, and "
-            "`arttrace ls` tells of rewards whose run is missing; one that `sample` left out never comes (logged once)",
+            "`arttrace ls` counts rewards whose run is missing; one that `sample` left out never comes (logged once)",
             trajectory_id,
         )
 

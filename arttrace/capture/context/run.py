@@ -23,7 +23,7 @@ from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, ContentRules, 
 _recording = Guard("recording what a run was given")
 _decode = msgspec.json.decode
 _PROPAGATED = "langfuse.propagated."
-"""Keys of OpenTelemetry's context by which Langfuse's SDK tells spans of their trace."""
+"""Keys of OpenTelemetry's context by which Langfuse's SDK passes attributes of the trace to its spans."""
 _MOST_CHARACTERS = 200  # of a value there
 
 

@@ -64,7 +64,7 @@ class TraceReceiver:
         return checked, self._sink.take(payload, checked.spans) if payload else None
 
     def refused(self, kind: str, error: Exception) -> HttpResponse:
-        """The answer that tells what went wrong: 400 is for good, and counted; 503 asks to send it again."""
+        """The answer that says what went wrong: 400 is for good, and counted; 503 asks to send it again."""
         answer = failed(kind, error)
         if answer.status < _AGAIN:
             self._sink.unread.add(str(error))

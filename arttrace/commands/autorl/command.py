@@ -155,7 +155,7 @@ async def _run(state: State, file: StateFile, data: DataDir, params: dict[str, A
     offer = await _offer(plan.mcp) if plan.mcp is not None else None
     async with LocalBackend(data.root) as backend:
         model = TrainableModel(plan.policy, plan.base_model)
-        await model.register(backend)  # a model that is not there shall be told before the writer costs anything
+        await model.register(backend)  # a model that is missing is reported before the writer costs anything
         if len(state.scenarios) < plan.scenarios:
             say(f"{plan.writer} writes scenarios")
             await write_scenarios(state, file, offer, params)

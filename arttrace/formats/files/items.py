@@ -44,7 +44,7 @@ class _Pieces(Protocol):
 
 
 class ItemFile:
-    """An open file of `size` bytes. `is_binary` tells that it holds neither JSON nor Parquet; `rest` has it whole.
+    """An open file of `size` bytes. `is_binary` says that it holds neither JSON nor Parquet; `rest` has it whole.
     Raises Unreadable for one that is empty, or packed in a way that is not understood."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:

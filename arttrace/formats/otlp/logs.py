@@ -251,7 +251,7 @@ def _may_be_event(record: dict[str, Any]) -> bool:
 
 class _Places:
     """Of the records of one request: by how much later each stands than others about its span with the same time, and
-    ids that tell equal ones apart."""
+    ids that distinguish equal ones."""
 
     def __init__(self) -> None:
         self._of_time: Counter[Hashable] = Counter()

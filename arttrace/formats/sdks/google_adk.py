@@ -1,6 +1,6 @@
 """Google ADK before its second telemetry schema: a model call is `call_llm`, request and answer as Gemini has them.
 
-Inside it lies `generate_content`, which tells the same call, and messages only where log records or the newer
+Inside it lies `generate_content`, which is the same call, and messages only where log records or the newer
 conventions put them there: it counts for none, and what it has goes to `call_llm`. From the second schema on there is
 no `call_llm`, and messages are where the conventions have them, or in log records. Pure.
 """
@@ -28,7 +28,7 @@ _ROLES = {"model": "assistant"}
 
 
 def is_inside_a_call(span: SpanRow) -> bool:
-    """Whether it is ADK's other span of a call that `call_llm` tells of."""
+    """Whether it is ADK's other span of a call that `call_llm` records."""
     attributes = span.attributes
     return (
         span.scope_name == SCOPE

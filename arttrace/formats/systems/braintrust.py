@@ -1,6 +1,6 @@
 """Spans exported from Braintrust: rows of a project's logs or of an experiment. Pure.
 
-`span_attributes.type` tells calls and tools apart, `scores` become rewards with their names: a root's of the trace,
+`span_attributes.type` distinguishes calls and tools, `scores` become rewards with their names: a root's of the trace,
 another span's of that span.
 """
 

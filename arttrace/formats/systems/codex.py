@@ -90,7 +90,7 @@ class _Session:
             elif line["type"] == "event_msg" and payload.get("type") == "token_count":
                 info = payload.get("info")
                 last = info.get("last_token_usage") if isinstance(info, dict) else None
-                self._usage = last if isinstance(last, dict) else self._usage  # some tell of rate limits alone
+                self._usage = last if isinstance(last, dict) else self._usage  # some have rate limits alone
             elif line["type"] == "compacted":
                 yield from self._flush()
                 replaced = payload.get("replacement_history")

@@ -86,7 +86,7 @@ def _built(one: Trajectory) -> dict[str, Any]:
         )
     if not one.id:
         raise TrainingError(
-            "a trajectory has no id, so the server cannot tell which of its answers belong to it",
+            "a trajectory has no id, so the server cannot know which of its answers belong to it",
             "Make its calls by arttrace.loop.AsyncClient and return `response.trajectory`, or set "
             'extra_body={"art": {"trajectory_id": trajectory.id}}.',
         )

@@ -72,7 +72,7 @@ def _keeping_to_wish(store: Store) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering(store: Store, token: str | None = None, *, metrics: Callable[[], bytes] | None = None) -> Iterator[None]:
-    """Serves the API of a store in a thread, on a free loopback port that `owner.json` tells."""
+    """Serves the API of a store in a thread, on a free loopback port that is in `owner.json`."""
     listener = listen(HOST, 0)
     owner = StoreOwner(url_of(listener), os.getpid(), token or secrets.token_urlsafe(32))
     server = http_server(OwnerApp(create_api(store.data, lambda: store), Authorizer(owner.token), metrics))

@@ -114,7 +114,7 @@ class JournalWriter:
             with self._lock:
                 is_current = self._fd is not None and self._path == segment
                 # What was appended meanwhile may be lost as well, and its own `sync` is to say so: that of a segment
-                # that was sealed has then succeeded, as the system tells an error once.
+                # that was sealed has then succeeded, as the system reports an error once.
                 if self._dirty or not is_current:
                     self._failed = error
                 if is_current and self._fd is not None:

@@ -124,7 +124,7 @@ def _tops(
     above: Mapping[SpanKey, tuple[SpanKey | None, object]],
 ) -> list[SpanKey]:
     """The agents above all others, by key: the decorated entry, else agents without a parent, else those that stand
-    under no agent (but, say, under a server's span). Of several none is above another: only clocks would tell."""
+    under no agent (but, say, under a server's span). Of several none is above another: only clocks would decide."""
     uppermost = sorted(key for key in heads if above[key][0] not in heads)
     entries = [key for key in uppermost if semconv.ENTRY in heads[key].attributes]
     return (

@@ -1,7 +1,7 @@
 """Calls that yield no message, or not all of theirs, are counted and named: what a sender wrote in a form that nobody
 here reads, cut short, or left out.
 
-They are named by the instrumentation scope and the names of the attributes, which tell whoever fixes it what came.
+They are named by the instrumentation scope and the names of the attributes, from which whoever fixes it sees what came.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class _Trees:
         return self._found
 
     def _note(self, homes: Iterable[tuple[SpanKey, Home]]) -> None:
-        """What the spans that have a home tell about trees that have none."""
+        """What follows from the spans that have a home for trees that have none."""
         for key, home in homes:
             if key not in self._of_runs:
                 continue

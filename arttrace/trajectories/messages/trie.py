@@ -22,10 +22,10 @@ ROOT = 0
 
 
 class MessageTrie(msgspec.Struct, frozen=True):
-    """The trie. `parent`, `message` and `keys` have one entry per node (node 0 is empty); a key tells a message from
-    others after the same one, and the ids of tool calls in messages are those sampled. The calls are known by number
-    in order of start: `prompts` is the node at which each one's prompt ends, `answers` the node of each of its choices
-    (None for an empty answer), `continues` the call that it goes on from, None where a history starts anew.
+    """The trie. `parent`, `message` and `keys` have one entry per node (node 0 is empty); a key distinguishes a message
+    from others after the same one, and the ids of tool calls in messages are those sampled. The calls are known by
+    number in order of start: `prompts` is the node at which each one's prompt ends, `answers` the node of each of its
+    choices (None for an empty answer), `continues` the call that it goes on from, None where a history starts anew.
     `exchanges` are in the order asked. `without_reasoning` are the calls whose history holds the answer they go on from
     without its reasoning."""
 

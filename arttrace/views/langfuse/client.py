@@ -81,7 +81,7 @@ class LangfuseClient:
         self._http.close()
 
     def project(self) -> str | None:
-        """The id of the keys' project, None where the server does not tell it. Raises WrongKeys."""
+        """The id of the keys' project, None where the server does not say it. Raises WrongKeys."""
         try:
             said = _json(self._ask("GET", _PROJECTS))
         except WrongKeys:
@@ -162,7 +162,7 @@ class LangfuseClient:
         return data, cursor if isinstance(cursor, str) and cursor else None
 
     def count(self, since: str, until: str) -> int | None:
-        """How many observations began in this time (ISO 8601), None where the server does not tell it: asked once."""
+        """How many observations began in this time (ISO 8601), None where the server does not say it: asked once."""
         query = {
             "view": "observations",
             "metrics": [{"measure": "count", "aggregation": "count"}],

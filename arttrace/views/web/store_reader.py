@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _Mark(NamedTuple):
-    """What tells one state of the store from another."""
+    """What distinguishes one state of the store from another."""
 
     spans: int = -1
     arrived_ns: int = 0
@@ -168,7 +168,7 @@ class StoreReader:
 
     def kept(self, id: str, name: str, make: Callable[[], T]) -> T:
         """What `make` gives for a run, made again when the run has changed."""
-        state = (self.run(id), self._mark.rewards)  # a summary does not tell of notes
+        state = (self.run(id), self._mark.rewards)  # a summary has no notes
         with self._lock:
             kept = self._kept.get((id, name))
             if kept is not None and kept[0] == state:

@@ -61,7 +61,7 @@ def _drop_repeated_prompts(completion: Completion) -> None:
 
 
 def _drop_echo(completion: Completion) -> None:
-    """With `echo` the log-probabilities begin with the prompt's; only the ids tell how many were sampled."""
+    """With `echo` the log-probabilities begin with the prompt's; only the ids say how many were sampled."""
     for choice in completion.choices:
         sampled = None if choice.token_ids is None else len(choice.token_ids)
         if choice.logprobs is None or sampled is None or sampled > len(choice.logprobs):

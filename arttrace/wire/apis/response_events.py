@@ -1,4 +1,4 @@
-"""A response put together from its events: the last one holds it whole; without it, as far as the others tell.
+"""A response put together from its events: the last one holds it whole; without it, as far as the others have it.
 
 Events may be lost to an early exit at any point. Items are distinguished by their `output_index`, parts of their
 content by `content_index` or `summary_index`; a finished item replaces what its deltas made.

@@ -82,7 +82,7 @@ def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> t
     if terms.again:
         return group_trajectories(store.trajectories()), frozenset()
     consumed = checkpoints.consumed_ids(terms.method)  # a dry run has recorded nothing
-    if terms.method == "sft":  # which run is the best of its group, those before tell too
+    if terms.method == "sft":  # which run is the best of its group, those before count too
         unused = {one.id for one in store.summaries(unconsumed_by=checkpoints.policy, method=terms.method)} - consumed
         runs = store.trajectories()
         return group_trajectories(runs), frozenset(run.id for run in runs if run.id not in unused)

@@ -114,7 +114,7 @@ class OpenRuns:
                 os.close(self._file)
                 self._file = -1
             with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)  # half of the notes would tell of fewer calls than there were
+                self._path.unlink(missing_ok=True)  # half of the notes would count fewer calls than there were
             self._say(Problem(f"open runs cannot be noted, and none can be ended after a restart: {error!r}"))
 
 
@@ -143,7 +143,7 @@ def _read(path: Path) -> dict[str, OpenRun]:
 
 
 def _boot() -> str:
-    """What tells this start of the machine from another."""
+    """What distinguishes this start of the machine from another."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -16,7 +16,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes that are free on the device, or in the machine for "cpu"; None where nothing tells."""
+    """Bytes that are free on the device, or in the machine for "cpu"; None where it is not known."""
     if device == "cuda":
         import torch
 

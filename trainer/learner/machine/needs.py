@@ -27,7 +27,7 @@ def weight_bytes(directory: Path) -> int:
 
 
 def free_beside(config: LearnerConfig, directory: Path) -> int | None:
-    """Bytes that are free on the learner's device when it holds the base model; None where nothing tells."""
+    """Bytes that are free on the learner's device when it holds the base model; None where it is not known."""
     if not read_shape(directory):
         return None
     free = free_memory(config.device)

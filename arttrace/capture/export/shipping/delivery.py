@@ -246,7 +246,7 @@ class Delivery:
             return record if self._client.takes_rewards else None
         if record.end_ns == 0:
             if self._ours is None:
-                self._post(b"")  # a request without spans: its answer tells whose collector it is
+                self._post(b"")  # a request without spans: its answer says whose collector it is
             return record if self._ours else None
         return record
 

@@ -73,7 +73,7 @@ AS_SHOWN = object()
 
 
 class ToolOutput(NamedTuple):
-    """What a tool gave: the value that a model is shown, whether it tells of an error, and the JSON values that the
+    """What a tool gave: the value that a model is shown, whether it is an error, and the JSON values that the
     library's result can be made from again, where these are others; None where none can."""
 
     value: Any

@@ -52,7 +52,7 @@ def share_of_card(total: int | None, needs: LearnerNeeds, *, sleeps: bool, alone
 
 
 def card_bytes(card: str | None) -> int | None:
-    """The memory of a card as nvidia-smi tells it, by its number or name; None: the first. None where it cannot be
+    """The memory of a card as nvidia-smi prints it, by its number or name; None: the first. None where it cannot be
     asked."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
