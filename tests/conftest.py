@@ -77,11 +77,12 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 LONGEST_FIRST = (
     "tests/e2e/test_demo.py",
+    "tests/e2e/test_examples.py",
     "tests/e2e/test_serving.py",
     "tests/e2e/test_daemon.py",
     "tests/e2e/test_sub_agents.py",
-    "tests/e2e/test_user_loop.py",  # after the demo has begun: it serves the model that the demo builds
     "tests/e2e/test_loop.py",
+    "tests/e2e/test_user_loop.py",  # when the demo has built its model, which is served there
     "tests/e2e/",
     "tests/trainer/learner/test_engines.py",
     "tests/capture/test_sacred.py",
