@@ -110,6 +110,21 @@ def score(
     return run
 
 
+def test_each_group_is_one_line_that_fits_a_page(spool_run: Callable[..., str], score: Callable[..., Outcome]) -> None:
+    for scenario in (
+        'agent:answer {"question":"What do two pears and a plum from the market cost in [bold]"}',
+        "plums",
+    ):
+        spool_run(scenario, "6")
+        spool_run(scenario, "9")
+    head, pears, plums, end = score().out.splitlines()
+    assert max(map(len, (head, pears, plums))) <= 100
+    assert pears.startswith('agent:answer {"question":"What do')
+    assert "…  " in pears
+    assert plums.split()[:2] == ["plums", "2"]
+    assert end.startswith("2 of 2 groups scored now")
+
+
 def test_groups_are_scored_stored_and_never_paid_for_twice(
     data: DataDir,
     judge_server: Any,

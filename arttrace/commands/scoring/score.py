@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
 from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function, where_of
@@ -36,7 +35,9 @@ from arttrace.store.server.owner import hold_store
 from arttrace.store.sql_text import listed
 from arttrace.system.errors import JudgeError, StoreError
 from arttrace.system.paths import DataDir
-from arttrace.views.labels import key_name
+from arttrace.views import terminal
+from arttrace.views.agent_tree import cropped
+from arttrace.views.labels import key_name, one_line
 from arttrace.views.run_filter import RunFilter, matching_pages
 
 _NO_GROUP_HINT = (
@@ -275,13 +276,14 @@ def _document(
 def _show(
     plan: _DueGroups, judgements: Sequence[Judgement], scored_now: int, failed: Sequence[tuple[str, JudgeError]]
 ) -> None:
-    table = Table("group", box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("group")  # may wrap, so that it is the one that is narrowed; its cells are cropped instead
     for name in ("runs", "mean", "spread", "low", "high", "tokens", "cost"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for judgement in judgements:
         values = list(judgement.scores.values())
         table.add_row(
-            escape(key_name(judgement.group)),
+            cropped(Text(one_line(key_name(judgement.group)))),
             str(len(values)),
             f"{statistics.fmean(values):.3f}",
             f"{statistics.pstdev(values):.3f}",
@@ -290,11 +292,13 @@ def _show(
             str(judgement.input_tokens + judgement.output_tokens),
             _price(judgement.cost),
         )
-    console = Console()
+    console = terminal.console()
     if judgements:
         console.print(table)
     total = len(judgements) + len(failed)
     notes = [f"{scored_now} of {quantity(total, 'group')} scored now, {len(judgements) - scored_now} before"]
-    console.print("; ".join([*notes, *plan.left_out()]) + ".", highlight=False)
+    console.print("; ".join([*notes, *plan.left_out()]) + ".", highlight=False, markup=False, soft_wrap=True)
     for key, error in failed:
-        console.print(f"not scored: {key_name(key)}: {error.message}", style="red", highlight=False, markup=False)
+        console.print(
+            f"not scored: {key_name(key)}: {error.message}", style="red", highlight=False, markup=False, soft_wrap=True
+        )
