@@ -24,7 +24,7 @@ class TrainingBatch:
     entered an advantage. `left_out` counts trajectories by the reason they were dropped (one that is alone in its
     group needs company before a reward), `quarantined` calls by the reason their tokens are not trained. Rewards are
     those of the consumed trajectories, group by group, and by an agent's name those that were given to it by itself;
-    `staleness` are theirs, in steps before version `step`, which
+    `staleness` is that of the samples' trajectories, in steps before version `step`, which
     the batch was made for. `equal_groups` are those whose rewards are all equal, their agents' own too: they teach
     nothing, and stay in the normaliser. `floored_groups` are those whose rewards, or an agent's, differ by less than
     the floor under their standard deviation.
@@ -93,13 +93,13 @@ def make_batch(
         floored += scaling.is_floored(values, roles)
         for (trajectory, _), advantage in zip(scored, scaling.of_trajectories(values), strict=True):
             consumed.append(Consumed(trajectory.id, trajectory.revision))
-            ages.append(staleness(trajectory, step, policy))
             found, report = sequences(trajectory, policy=policy)
             captured += report.captured_tokens
             quarantined.update(report.reasons)
             if report.trained_tokens == 0:
                 left_out[NotTrained.NO_TRAINABLE_TOKENS] += 1
                 continue
+            ages.append(staleness(trajectory, step, policy))
             trained += report.trained_tokens
             samples.append(Sample(found, advantage, own.get(trajectory.id, {})))
     return TrainingBatch(

@@ -120,6 +120,8 @@ def test_a_run_without_token_ids_stays_in_the_baseline_and_is_no_sample() -> Non
     assert batch.left_out == {"no trainable tokens": 1}
     assert sum(batch.quarantined.values()) == 1
 
+    assert make_batch(groups, policy="policy", step=5).staleness == (4,), "of what is trained on alone"
+
     only_bare = make_batch(groups_of({"a": bare("a"), "b": bare("b")}, {"a": 1.0, "b": 0.0}))
     with pytest.raises(TrainingError, match="no trainable token") as error:
         require_trainable(only_bare)
