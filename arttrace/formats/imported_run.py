@@ -51,7 +51,7 @@ def lacks(lines: int) -> dict[str, Any]:
 
 def failed_with_others(messages: Sequence[Mapping[str, Any]], answer: int) -> Iterator[tuple[int, ToolCallPart]]:
     """The places of the results behind an answer, each with the call that it is of, where one of them is an error; all
-    are told, since they are in order then. Messages are in OpenAI's form."""
+    are returned, since they are in order then. Messages are in OpenAI's form."""
     places = [at for at in range(answer + 1, len(messages)) if messages[at].get("role") == "tool"]
     if any(messages[at].get(FAILED) for at in places):
         calls = parse_message(plain(dict(messages[answer]))).tool_calls

@@ -56,7 +56,7 @@ def decode_payload(payload: bytes) -> list[Record]:
 
 class Salvaged(NamedTuple):
     """The records that were read of a payload which cannot be decoded, and what stands in for spans of it; `whole`
-    where that is all that it held."""
+    where that is all that was in it."""
 
     records: Sequence[Record]
     stand_ins: Sequence[SpanRow]

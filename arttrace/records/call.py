@@ -12,7 +12,7 @@ from arttrace.records.values.finish_reasons import finish_reason
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """One answer of a call; `finish_reason` is as it was told, `end` the same in the words of chat completions.
+    """One answer of a call; `finish_reason` is as it came, `end` the same in the words of chat completions.
 
     `token_ids` has shape (T,), the sampled tokens; `logprobs` has shape (T,), natural logarithms under the policy that
     sampled them, None where the engine gave none. Either is None as a whole when the engine did not give it.

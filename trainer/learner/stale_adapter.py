@@ -58,7 +58,7 @@ def sigmas_nearer(theirs: Sequence[float], own: Sequence[float]) -> float:
     """By how many standard errors one version's sum of squared differences is below another's; below 0, above it.
 
     How far the two versions are apart at each token is known, d; unknown is the engine's noise r, by which what it
-    gave differs from the version that it held. If that is theirs, own = r - d, and the sums differ by the sum of
+    returned differs from the version that it served. If that is theirs, own = r - d, and the sums differ by the sum of
     d^2 - 2 r d, whose standard error is 2 sqrt(sum of r^2 d^2): a sandwich estimate, with r as measured, however it is
     distributed.
     """

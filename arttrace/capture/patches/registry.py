@@ -28,7 +28,7 @@ _held: list[_Patch] = []
 def patch(owner: Any, name: str, hook: Callable[[Any], Any]) -> Any:
     """Put `hook(what is there)` in the place of an attribute of a module or class; returns what the hook calls.
 
-    A hook of ours that somebody else has held since the last `undo` does its work again: with another around theirs
+    A hook of ours that another library has kept since the last `undo` does its work again: with another around theirs
     everything would be hooked twice.
     """
     known = _held_around(owner, name)
@@ -41,7 +41,7 @@ def patch(owner: Any, name: str, hook: Callable[[Any], Any]) -> Any:
 
 
 def _held_around(owner: Any, name: str) -> _Patch | None:
-    """The next of the hooks that are held there; None where what was there before all of them is back."""
+    """The next of the hooks that others have kept there; None where what was there before all of them is back."""
     held = [patch for patch in _held if patch.is_of(owner, name)]
     if not held:
         return None

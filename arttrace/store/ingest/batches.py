@@ -39,7 +39,7 @@ class SegmentBatch(msgspec.Struct, array_like=True):
     skipped_bytes: int = 0
     unreadable: str = ""
     unread: list[str] = []
-    """Of what nobody knows all that it held, why it could not be read."""
+    """Why something could not be read of which it is not known what was in it."""
 
 
 def read_batches(segment: Segment, offset: int) -> Generator[SegmentBatch, None, None]:

@@ -34,7 +34,7 @@ _READ = {
 
 
 def told_of_entries(unread: Unread) -> str:
-    """What a person is told of what a store could not read of its journal."""
+    """The line that `ls` prints of what a store could not read of its journal."""
     return (
         f"the store could not read {quantity(unread.count, 'entry')} of its journal (the last: {unread.reason}); runs"
         " that they name are incomplete, which other runs lack it cannot be known: the segments are kept as .damaged"

@@ -24,7 +24,7 @@ from arttrace.trajectories.messages.trie import MessageTrie
 
 _Key = tuple[SpanKey | None, str | None, int | None]
 """Of a sub-agent: the tool span it runs in, its flow of control, the call that started its history (when only its
-answer tells it apart). All None: the agent itself."""
+answer distinguishes it). All None: the agent itself."""
 
 _OWN: _Key = (None, None, None)
 

@@ -1,6 +1,6 @@
 """Which runs lack spans that were refused, and what each says of them.
 
-Where nothing tells whose a refused span was, every run with a part in its trace may lack it. What such runs have in
+Where it is not known whose a refused span was, every run with a part in its trace may lack it. What such runs have in
 common is put together once, so that many of both take time by their number.
 """
 
