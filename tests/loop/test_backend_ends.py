@@ -105,6 +105,8 @@ async def test_a_server_that_died_is_told_with_its_last_words_and_started_again_
         await gather_trajectories([rewarded(), rewarded()])
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.get(f"{str(model.inference_base_url).removesuffix('/v1')}/die")
+        assert backend._server is not None
+        assert await backend._server.death(within_s=60.0) is not None  # a busy system closes its sockets first
         with pytest.raises(ServingError, match=r"(?s)`arttrace serve` ended \(exit code 3\).*CUDA is gone") as told:
             await backend.train(model)
         assert "await model.register(backend)" in str(told.value.hint)
