@@ -22,21 +22,22 @@ _NOISY = ("transformers", "trl", "peft", "accelerate", "datasets", "torchao")
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Warnings and progress bars off, and the libraries' loggers at errors only, inside the block."""
+def quiet(*, bars: bool = False) -> Iterator[None]:
+    """Warnings off, progress bars too unless `bars`, and the libraries' loggers at errors only, inside the block."""
     from transformers.utils import logging as transformers_logging
 
     levels = {name: logging.getLogger(name).level for name in _NOISY}
-    bars = transformers_logging.is_progress_bar_enabled()
+    restore = transformers_logging.is_progress_bar_enabled() and not bars
     try:
-        transformers_logging.disable_progress_bar()
+        if not bars:
+            transformers_logging.disable_progress_bar()
         for name in _NOISY:
             logging.getLogger(name).setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        if bars:
+        if restore:
             transformers_logging.enable_progress_bar()
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

@@ -39,7 +39,7 @@ def export_merged(source: Path, base_model: Path, directory: Path) -> None:
 
             from trainer.output.quiet import quiet
 
-        with quiet():
+        with quiet(bars=True):  # minutes for a large model
             base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)
             merged: Any = PeftModel.from_pretrained(base, str(source)).merge_and_unload(safe_merge=True)
             merged.save_pretrained(str(target))

@@ -195,7 +195,10 @@ def test_an_exported_adapter_is_one_that_peft_loads_and_the_merged_model_compute
 
     adapter, merged = data.root / "adapter", data.root / "merged"
     assert run(data, "export", "policy@5", str(adapter)).exception is None
-    assert run(data, "export", "policy@5", str(merged), "--merged").exception is None
+    done = run(data, "export", "policy@5", str(merged), "--merged")
+    assert done.exception is None
+    assert re.search(r"Writing.* 100%.*\d+/\d+ \[.*(it/s|s/it)", done.stderr), "how far it is, and at what rate"
+    assert done.stdout == f"policy@5 -> {merged}\n"
     assert sorted(path.name for path in adapter.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     ids = torch.arange(3, 40)[None]
     base = AutoModelForCausalLM.from_pretrained(base_model)
