@@ -319,6 +319,26 @@ def test_a_damaged_stretch_is_counted_and_kept(
     until(lambda: list(data.outbox.glob("*.damaged")), "the damaged segment is kept under another name")
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_damage_at_the_end_of_a_segment_that_is_done_is_counted_and_kept(
+    receiver: Receiver, data: DataDir, alone: bool
+) -> None:
+    writer = JournalWriter(data.outbox)
+    for number in range(1 if alone else 3):
+        writer.append(encode_record(span(number)))
+    writer.close()
+    [segment] = list_segments(data.outbox)
+    content = bytearray(segment.path.read_bytes())
+    content[-9] ^= 0xFF
+    segment.path.write_bytes(content)
+    passes = delivery.Delivery(data.outbox, OtlpClient(capture_receiver.Receiver(receiver.url)))
+    passes.run()
+    assert receiver.ids() == (set() if alone else {id_of(0), id_of(1)})
+    assert passes.counts.damaged == 1
+    [kept] = data.outbox.glob("*.damaged")
+    assert kept.read_bytes() == bytes(content)
+
+
 def test_damage_found_while_the_segment_was_written_is_kept_when_it_is_done(receiver: Receiver, data: DataDir) -> None:
     writer = JournalWriter(data.outbox)
     for number in range(3):

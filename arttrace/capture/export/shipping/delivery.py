@@ -124,7 +124,7 @@ class Delivery:
         finished = segment.finished()  # asked before reading: nothing can be appended after a yes
         if not finished and segment.path.stat().st_size <= offset:
             return
-        reader = read_segment(segment.path, offset)
+        reader = read_segment(segment.path, offset, finished=finished)
         batch: list[Record] = []
         size = unreadable = 0
         at = end = offset
