@@ -143,6 +143,28 @@ def test_a_run_longer_than_what_import_takes_as_one_request_comes_back_whole(
     assert contents(new) == contents(old)
 
 
+@pytest.mark.parametrize("chosen", ["by name", "by a condition", "everything"])
+def test_a_store_is_asked_as_often_for_few_runs_as_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    """The spans of a trace lie anywhere in the store: one question for each is a scan of all for each."""
+    asked: list[str] = []
+    for name in ("sql", "spans_of_traces"):
+        real = getattr(Store, name)
+        monkeypatch.setattr(Store, name, lambda self, given, real=real: asked.append(str(given)) or real(self, given))
+    counts = []
+    for number in (3, 30):
+        data, ids = DataDir(tmp_path / str(number)), [f"run-{one}" for one in range(number)]
+        with Store.open(data, create=True) as store:
+            store.append([record for id in ids for record in research_run(id)])
+            store.summaries()
+        asked.clear()
+        options = {"by name": ids, "by a condition": ["--since", "1970-01-01"]}.get(chosen, [])
+        arttrace(data, "export", *options, "-o", str(tmp_path / "out"))
+        counts.append(len(asked))
+    assert counts[1] == counts[0] < 20
+
+
 def _rewards(store: Store) -> list[Reward]:
     return [one for run in store.trajectories() for one in (*run.rewards, *run.notes)]
 
