@@ -265,6 +265,29 @@ def test_a_bad_span_is_refused_alone(client: TestClient, sink: Spool) -> None:
     assert (sink.acknowledged, sink.refused) == (2, 5)
 
 
+@pytest.mark.parametrize("name", ["start_time_unix_nano", "end_time_unix_nano"])
+def test_a_time_that_no_column_holds_is_refused_and_the_latest_one_is_stored(
+    client: TestClient, sink: Spool, data: DataDir, name: str
+) -> None:
+    in_json = {"start_time_unix_nano": "startTimeUnixNano", "end_time_unix_nano": "endTimeUnixNano"}[name]
+    for number, (time_ns, refused) in enumerate(((2**63, 1), (2**64 - 1, 1), (2**63 - 1, 0)), 2):
+        message, document = request(bytes([number]) * 8), as_json(f"{number + 16:02x}" * 8)
+        setattr(message.resource_spans[0].scope_spans[0].spans[0], name, time_ns)
+        document["resourceSpans"][0]["scopeSpans"][0]["spans"][0][in_json] = str(time_ns)
+        answer = client.post("/v1/traces", content=message.SerializeToString(), headers={"content-type": PROTOBUF})
+        partial = ExportTraceServiceResponse.FromString(answer.content).partial_success
+        assert (answer.status_code, partial.rejected_spans) == (200, refused)
+        answer = client.post("/v1/traces", json=document)
+        assert int(answer.json().get("partialSuccess", {}).get("rejectedSpans", 0)) == refused
+    assert (sink.acknowledged, sink.refused) == (2, 4)
+    sink.close()
+    with Store.open(data) as store:
+        column = f"CAST(json_extract(document, '$.{name.split('_')[0]}_ns') AS BIGINT)"
+        assert store.sql(f"SELECT count(*) FROM span_records WHERE {column} = {2**63 - 1}")[1] == [(2,)]
+        for view in ("trajectories", "spans", "calls", "groups"):
+            store.sql(f"SELECT * FROM {view}")
+
+
 def test_a_parent_of_all_zeros_is_none(client: TestClient, sink: Spool, data: DataDir) -> None:
     """Exporters in the wild send it for a root."""
     message = request(b"\x02" * 8)
