@@ -197,3 +197,14 @@ def test_the_run_that_a_refused_agent_linked_to_is_whole_when_it_comes() -> None
     link = [SpanLink(TRACE, f"{1:016x}")]
     agent = msgspec.structs.replace(in_other(span(5, "invoke_agent")), links=link)
     assert incomplete(*RUN, linking(5, 1), agent) == {TRACE: ""}
+
+
+@pytest.mark.parametrize("to", [9, 1], ids=["to what did not come", "to the run"])
+@pytest.mark.parametrize("in_both", [{"one"}, {"one", "two"}])
+def test_what_several_ties_lead_to_one_run_counts_once(to: int, in_both: set[str]) -> None:
+    """The runs have parts in both traces, so that the refused one's own trace and its link lead to each."""
+    numbers = {"one": 1, "two": 2}
+    parts = [in_other(span(20 + numbers[id], "chat", **{semconv.TRAJECTORY_ID: id})) for id in sorted(in_both)]
+    missed = [linking(3, to), refused(4)]
+    both = "2 spans were refused: too large"
+    assert incomplete(*TWO, *parts, *missed) == {id: both if id in in_both or to == 9 else SAID for id in numbers}
