@@ -13,6 +13,7 @@ import pytest
 from spool import read_spool
 
 import arttrace
+from arttrace.capture.base import variables
 from arttrace.capture.base.settings import Settings
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
@@ -60,6 +61,20 @@ def test_one_that_cannot_be_read_is_named_and_the_others_count(
     for other in good.keys() - {name, "dir"}:
         assert getattr(found, other) == (tuple(good[other]) if other == "trainable" else good[other]), other
     assert found.data.root == (tmp_path / ".arttrace" if name == "dir" else tmp_path / "data")
+
+
+def test_a_variable_that_nothing_reads_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content that was not to be recorded would be, in silence."""
+    monkeypatch.setattr(variables, "_named", set())
+    monkeypatch.setenv("ARTTRACE_DIR", str(tmp_path))
+    monkeypatch.setenv("ARTTRACE_CAPTURE_CONTNT", "off")
+    monkeypatch.setenv("ARTTRACE_TRAIN_MIN_GROUPS", "2")
+    for _ in range(2):
+        Settings.resolve()
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == "arttrace: nothing reads ARTTRACE_CAPTURE_CONTNT. ARTTRACE_CAPTURE_CONTENT may be meant."
 
 
 def test_a_run_is_recorded_under_the_settings_that_could_be_read(

@@ -15,7 +15,7 @@ import yaml
 from doc_blocks import PAGES, ROOT
 
 from arttrace.records import semconv
-from arttrace.commands.doctor.variables import NAMES, PREFIX
+from arttrace.capture.base.variables import NAMES, PREFIX
 from trainer.demo.recipe import base_model_path
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))

@@ -48,6 +48,7 @@ from arttrace.capture.base.receiver import (
 )
 from arttrace.capture.base.remote_context import of_process
 from arttrace.capture.base.sample_rate import Sample, as_rate
+from arttrace.capture.base.variables import unread_for_the_first_time
 from arttrace.records.values.units import age_ns, size_bytes
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir, endpoints
@@ -176,6 +177,8 @@ class Settings:
         otel, complaints = (
             by_environment(os.environ) if os.environ.get("ARTTRACE_OTLP", "").strip() != "0" else (None, [])
         )
+        for name, remedy in unread_for_the_first_time(os.environ):
+            logger.warning("arttrace: nothing reads %s. %s", name, remedy)
         for complaint in complaints:
             logger.warning("arttrace: %s", complaint)
         parent = of_process()  # inside a trajectory of another process its project and directory count

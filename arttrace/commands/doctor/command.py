@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import os
 import platform
@@ -17,12 +16,12 @@ import httpx
 import msgspec
 from packaging.requirements import Requirement
 
+from arttrace.capture.base.variables import unread
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
 from arttrace.commands.doctor.check import Check
 from arttrace.commands.doctor.destinations import langfuse, receivers
 from arttrace.commands.doctor.probes import ask_for_tokens, ask_judge, send_span
-from arttrace.commands.doctor.variables import NAMES, PREFIX, unknown
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
 from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
 from arttrace.commands.shared.machine_errors import machine_error
@@ -135,13 +134,7 @@ def _not_met(one: Requirement, extras: list[str]) -> str:
 
 
 def _environment(_data: DataDir) -> Iterator[Check]:
-    for name in unknown(os.environ):
-        meant = difflib.get_close_matches(name.removeprefix(PREFIX), NAMES, 1)
-        hint = (
-            f"{PREFIX}{meant[0]} may be meant."
-            if meant
-            else "Unset it, or look for its name in docs/reference/settings.md."
-        )
+    for name, hint in unread(os.environ):
         yield Check("environment", "warning", f"nothing reads {name}", hint)
 
 
