@@ -162,7 +162,9 @@ def test_nothing_to_score(arttrace: Command, data: DataDir) -> None:
 
 def test_training_without_rewards(arttrace: Command, data: DataDir) -> None:
     fill(data, {"x": "s", "y": "s"})
-    arttrace("train").says("nothing to train on", "2 no reward", "`arttrace score`", "arttrace.reward()")
+    arttrace("train").says(
+        "nothing to train on", "2 no reward", "`arttrace score`", "arttrace.reward(value)", "is no reward"
+    )
 
 
 def test_training_on_runs_that_are_alone(arttrace: Command, data: DataDir) -> None:
