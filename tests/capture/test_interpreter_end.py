@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import pytest
 from chat_server import ChatServer
 
+from arttrace.capture.base import guard
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 
@@ -118,3 +121,23 @@ def test_a_journal_whose_lock_has_ended_with_its_thread_refuses_and_does_not_wai
         "the interpreter ends, and a thread that ended before holds what is needed",
         "",
     )
+
+
+class Silent(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(Silent(), "Silent: <Silent>"), (ValueError(os.fsdecode(b"\xff")), "ValueError: \ufffd")]
+)
+def test_a_failure_whose_error_has_no_readable_text_is_told_at_the_end_too(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    monkeypatch.setattr(guard, "failures", Counter[str]())
+    monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
+    guard.failed("a part", error)
+    assert f"a part failed while the interpreter ends ({said})" in capfd.readouterr().err

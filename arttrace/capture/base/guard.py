@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from types import TracebackType
 
+from arttrace.records.values.users_text import error_line
 from arttrace.system import native_threads
 from arttrace.system.errors import ArttraceError
 
@@ -44,7 +45,7 @@ def failed(part: str, error: Exception, *, background: bool = False) -> None:
     if sys.is_finalizing():  # no other thread goes on, and one may have ended with this lock, or with a log handler's
         failures[part] += 1
         with contextlib.suppress(OSError):
-            os.write(2, f"arttrace: {part} failed while the interpreter ends ({error})\n".encode())
+            os.write(2, f"arttrace: {part} failed while the interpreter ends ({error_line(error)})\n".encode())
     elif _count(part) == 1:
         with contextlib.suppress(Exception):  # a filter or handler of the user's may raise
             message = "arttrace: %s failed (%s); your program goes on, what it concerned is not recorded"
