@@ -1,4 +1,5 @@
-"""What formats cost: rows per second and peak memory of importing conversations, and of writing them as training data.
+"""What formats cost: rows per second, CPU seconds and peak memory of importing conversations, and of writing them as
+training data.
 
 python benchmarks/formats.py [--answers N] [RUNS ...]: for each number of runs of ten (or N) answers each, imports
 them from JSON lines, then writes `trl-prompt-completion` (a row an answer), `atif`, `verl-sft` and the views as
@@ -30,11 +31,12 @@ def make(path: Path, runs: int, answers: int) -> None:
 
 
 def step(folder: Path, *arguments: str) -> None:
-    """Runs a command; prints seconds and peak memory."""
+    """Runs a command; prints seconds, CPU seconds and peak memory."""
     began = time.monotonic()
     run_command(folder, *arguments)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    print(json.dumps({"seconds": time.monotonic() - began, "MiB": peak}))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = used.ru_utime + used.ru_stime
+    print(json.dumps({"seconds": time.monotonic() - began, "cpu": cpu, "MiB": used.ru_maxrss >> 10}))
 
 
 def run_command(folder: Path, *arguments: str) -> None:
@@ -78,7 +80,11 @@ def benchmark(runs: int, answers: int) -> None:
         for name, (count, unit, arguments) in steps.items():
             found = measured(folder, *arguments)
             rate = count / found["seconds"]
-            print(f"  {name:32} {found['seconds']:7.1f} s {rate:9.0f} {unit}/s {found['MiB']:6.0f} MiB", flush=True)
+            print(
+                f"  {name:32} {found['seconds']:7.1f} s {found['cpu']:7.1f} CPU-s {rate:9.0f} {unit}/s"
+                f" {found['MiB']:6.0f} MiB",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

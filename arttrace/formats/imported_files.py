@@ -11,7 +11,7 @@ import functools
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -59,6 +59,17 @@ _OWN_TYPES = ("span", "reward", "judgement", "policy_step", "grouping")
 _OTLP = {"resourceSpans": json_spans, "resourceLogs": json_logs}
 _RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 4_000, 8 << 20
 
+_Made = tuple[list[Record], bool]
+"""What was made of one item, and whether its spans were made here of what another system wrote."""
+
+
+class Batch(NamedTuple):
+    """Some records of a file, in order. `translated` are the traces among them whose spans were made here of what
+    another system wrote; in a file of spans the spans are the file's own."""
+
+    records: list[Record]
+    translated: frozenset[str]
+
 
 class Imported(msgspec.Struct):
     """What of a file was read, what it was taken for, and what of it was refused, with the first reasons. `unread`
@@ -87,18 +98,18 @@ class Imported(msgspec.Struct):
 def read_file(data: bytes, source: str) -> Imported:
     """Everything in a file that is in memory."""
     found = Imported()
-    for records in read_records(io.BytesIO(data), len(data), source, found, ContentIds()):
-        found.records += records
+    for batch in read_records(io.BytesIO(data), len(data), source, found, ContentIds()):
+        found.records += batch.records
     return found
 
 
-def read_records(file: BinaryIO, size: int, source: str, found: Imported, ids: ContentIds) -> Iterator[list[Record]]:
+def read_records(file: BinaryIO, size: int, source: str, found: Imported, ids: ContentIds) -> Iterator[Batch]:
     """The records of an open file of so many bytes, some at a time; `found` counts. `source` names conversations that
     do not name themselves, `ids` distinguishes equal runs of all files. An item that cannot be read is refused alone.
     Raises Unreadable when the file as a whole is of no known form."""
     items = ItemFile(file, size)
     if items.is_binary:
-        yield from _batches(_protobuf(items.rest(), found), found)
+        yield from _batches((([record], False) for record in _protobuf(items.rest(), found)), found)
     else:
         yield from _batches(_Reader(source, found, ids).records(items), found)
         if items.replaced:
@@ -112,19 +123,38 @@ def _nothing_in(found: Imported) -> str:
     return f"it holds no run, only {', '.join(found.left_out)}" if found.left_out else "it is empty"
 
 
-def _batches(records: Iterable[Record], found: Imported) -> Iterator[list[Record]]:
+def _batches(items: Iterable[_Made], found: Imported) -> Iterator[Batch]:
+    """What was made of one item is parted only where it is more than a batch holds."""
     batch: list[Record] = []
+    translated: set[str] = set()
     characters = 0
     traces = KnownIds()
-    for record in records:
-        batch.append(record)
-        if isinstance(record, SpanRow):
-            characters += sum(len(value) for value in record.attributes.values() if isinstance(value, str))
-        if len(batch) >= _RECORDS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
-            yield _counted(batch, found, traces)
-            batch, characters = [], 0
+
+    def ended() -> Batch:
+        nonlocal batch, translated, characters
+        done = Batch(_counted(batch, found, traces), frozenset(translated))
+        batch, translated, characters = [], set(), 0
+        return done
+
+    for records, is_translated in items:
+        sizes = [_characters(record) for record in records]
+        if batch and (len(batch) + len(records) > _RECORDS_AT_ONCE or characters + sum(sizes) > _CHARACTERS_AT_ONCE):
+            yield ended()
+        for record, size in zip(records, sizes, strict=True):
+            batch.append(record)
+            characters += size
+            if is_translated and isinstance(record, SpanRow):
+                translated.add(record.trace_id)
+            if len(batch) >= _RECORDS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+                yield ended()
     if batch:
-        yield _counted(batch, found, traces)
+        yield ended()
+
+
+def _characters(record: Record) -> int:
+    if not isinstance(record, SpanRow):
+        return 0
+    return sum(len(value) for value in record.attributes.values() if isinstance(value, str))
 
 
 def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[Record]:
@@ -150,23 +180,26 @@ class _Reader:
         self._ids = ids
         self._exchanges = exchanges.Exchanges(source, ids)
         self._conversations = Conversations(source, ids)
+        self._is_translated = True
         self._claude = claude_code.ClaudeSessions()
         self._codex = codex.CodexSessions()
 
-    def records(self, items: Iterable[Item]) -> Iterator[Record]:
+    def records(self, items: Iterable[Item]) -> Iterator[_Made]:
         sessions_of = ((claude_code.KIND, self._claude), (codex.KIND, self._codex))
         for place, item in items:
             refused = self._found.refused
-            yield from self._checked(place, functools.partial(self._one, place, item), item)
+            self._is_translated = True
+            made = self._checked(place, functools.partial(self._one, place, item), item)
+            yield made, self._is_translated
             if self._found.refused > refused:
                 for _, sessions in sessions_of:
                     sessions.miss()
         for kind, sessions in sessions_of:
-            yield from self._checked("the session", functools.partial(_as_stored, sessions.finish()))
+            yield self._checked("the session", functools.partial(_as_stored, sessions.finish())), True
             if sessions.count:
                 self._found.kinds[kind] = sessions.count
 
-    def _checked(self, place: str, read: Callable[[], Iterable[Read]], item: Any = None) -> Iterator[Record]:
+    def _checked(self, place: str, read: Callable[[], Iterable[Read]], item: Any = None) -> list[Record]:
         """What was read of an item, where all of it can be kept; else it is refused, and what stands in for it."""
         records: list[Record] = []
         left_out: list[str] = []
@@ -179,12 +212,11 @@ class _Reader:
         except _REFUSED as error:
             reason = str(error) if isinstance(error, (*UNREADABLE, OverflowError)) else f"of another form: {error!r}"
             self._found.refuse(f"{place}: {reason}")
-            if (instead := instead_of(item, reason)) is not None:
-                yield instead
-            return
+            instead = instead_of(item, reason)
+            return [] if instead is None else [instead]
         for what in left_out:
             self._found.left_out[what] = self._found.left_out.get(what, 0) + 1
-        yield from records
+        return records
 
     def _one(self, place: str, item: Any) -> Iterable[Read]:
         if isinstance(item, str):  # JSON within JSON
@@ -238,7 +270,8 @@ class _Reader:
                 yield from carried(span)
 
     def _is(self, kind: str, records: Iterable[Read]) -> Iterator[Read]:
-        yield from records if kind in ("otlp", "records") else _as_stored(records)
+        self._is_translated = kind not in ("otlp", "records")
+        yield from _as_stored(records) if self._is_translated else records
         self._found.kinds[kind] = self._found.kinds.get(kind, 0) + 1
 
 

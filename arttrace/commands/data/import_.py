@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from arttrace.commands.data.earlier_readings import EarlierReadings
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.formats.content_ids import ContentIds
@@ -74,25 +75,26 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
 
 
 def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> dict[str, Any]:
-    found, new, given = Imported(), 0, 0
+    found, new, given, earlier = Imported(), 0, 0, EarlierReadings(store)
     source = name or without_ending(file.name).rpartition(".")[0] or file.name
     try:
         with _read(file), file.open("rb") as opened:
             size = file.stat().st_size
             progress = Progress(size >> 20, f"MiB of {file.name}", say, tells_short=False)
-            for records in read_records(opened, size, source, found, ids):
+            for batch in read_records(opened, size, source, found, ids):
+                records = earlier.without(batch)
                 if stand_ins := [one for one in records if isinstance(one, SpanRow) and is_stand_in(one)]:
                     store.append(stand_ins)  # they are counted as refused
                     records = [one for one in records if not (isinstance(one, SpanRow) and is_stand_in(one))]
                 new += store.append(records)
-                given += len(records)
+                given += len(batch.records) - len(stand_ins)
                 if size >> 20:
                     progress(opened.tell() >> 20)
     except Unreadable as error:
         raise ArttraceError(
             f"{file} is in no known form: {error}", "`arttrace import --help` lists the known forms."
         ) from error
-    return _report(file, found, new, given - new)
+    return _report(file, found, new, given - new, earlier.runs)
 
 
 @contextmanager
@@ -104,7 +106,7 @@ def _read(file: Path) -> Iterator[None]:
         raise ArttraceError(f"{file} cannot be read: {error.strerror or error}", hint) from error
 
 
-def _report(file: Path, imported: Imported, new: int, already_stored: int) -> dict[str, Any]:
+def _report(file: Path, imported: Imported, new: int, already_stored: int, stored_otherwise: int) -> dict[str, Any]:
     return {
         "file": str(file),
         "kinds": imported.kinds,
@@ -114,6 +116,7 @@ def _report(file: Path, imported: Imported, new: int, already_stored: int) -> di
         "other_records": imported.other_records,
         "new": new,
         "already_stored": already_stored,
+        "stored_otherwise": stored_otherwise,
         "unread": imported.unread,
         "left_out": imported.left_out,
         "refused": imported.refused,
@@ -129,6 +132,14 @@ def _show(report: dict[str, Any]) -> None:
     already = report["already_stored"]
     known = f": {report['new']} new, {already} already stored" if already else ""
     click.echo(f"{report['file']}: {kinds}: {', '.join(counts)}{known}")
+    if otherwise := report["stored_otherwise"]:
+        click.secho(
+            f"  {quantity(otherwise, 'run')} of it already stored in another reading (an earlier version of arttrace"
+            " imported the file, or it changed since) and left as stored: to have it read anew, import it into another"
+            " --dir",
+            fg="yellow",
+            err=True,
+        )
     for line in unread_lines(report["unread"]):
         click.secho(f"  {line}", fg="yellow", err=True)
     if report["left_out"]:

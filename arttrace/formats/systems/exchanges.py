@@ -67,7 +67,7 @@ class Exchanges:
         if not isinstance(request, dict) or not isinstance(response, dict) or messages is None or api is None:
             raise ValueError("no request with messages and response with choices, content or an error")
         attributes, error = _read(request, messages, response, api)
-        own = self._ids.next(self._source, item)
+        own = self._ids.next(self._source, item, numbers_the_first=True)
         trace_id, known = self._run(messages, own)
         # Within one second the longer history is the later one.
         start = (time_of(response) or time_of(item) or NO_TIME) + len(messages)
