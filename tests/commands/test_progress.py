@@ -100,7 +100,7 @@ def test_a_prune_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         told.set()
 
     monkeypatch.setattr(Store, "prune", slow)
-    monkeypatch.setattr("arttrace.commands.data.prune.say", echo)
+    monkeypatch.setattr("arttrace.commands.shared.progress.say", echo)
     monkeypatch.setattr("arttrace.commands.data.prune._LOOK_S", 0.001)
     monkeypatch.setattr("arttrace.commands.data.prune.Progress", partial(Progress, every_s=0.0))
     done = CliRunner().invoke(cli, ["prune", "--max-size", "1KB", "--dir", str(tmp_path)])

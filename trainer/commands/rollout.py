@@ -226,7 +226,7 @@ def _run(
     """Run the jobs, each alone in its process, and read from the store what became of them."""
     results: list[RolloutResult] = []
     scenarios = {job.trajectory_id: scenario for scenario, job in jobs}
-    bar = Progress(len(jobs), "runs", say, every_s=BESIDE_LINES_S, tells_short=False)
+    bar = Progress(len(jobs), "runs", every_s=BESIDE_LINES_S, tells_short=False)
 
     def on_result(result: RolloutResult) -> None:
         results.append(result)

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import CountedProgress, say
+from arttrace.commands.shared.progress import CountedProgress
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
 from arttrace.records.values.units import quantity
@@ -88,7 +88,7 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     written = Written()
-    bar = CountedProgress(0, "runs", say, tells_short=False)
+    bar = CountedProgress(0, "runs", tells_short=False)
     with (
         open_store(data) as store,
         DatasetFiles(output, selection.form, held_out=bool(held_out)) as files,

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import click
 
 from arttrace.commands.data.texts_on_disk import TextsOnDisk
+from arttrace.commands.shared.bars import show_no_bars
 from arttrace.commands.shared.options import store_option
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.commands.shared.run_filters import run_filters
@@ -72,6 +73,8 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
         )
     if ids and wanted:
         raise click.UsageError("pass either IDs or conditions such as --tag")
+    if output is None and sys.stdout.isatty():
+        show_no_bars()
     with open_store(data) as store:
         if form == _PARQUET and output is not None:
             _write_views(store, output)
@@ -97,7 +100,7 @@ def _write_views(store: AnyStore, folder: Path) -> None:
     bars: dict[str, Progress] = {}
 
     def progress(view: str, done: int, total: int) -> None:
-        bar = bars.setdefault(view, Progress(total, f"rows of {view}", say, tells_short=False))
+        bar = bars.setdefault(view, Progress(total, f"rows of {view}", tells_short=False))
         bar(done)
 
     for view, rows in write_views(store, folder, progress).items():
@@ -184,7 +187,7 @@ def _all_records(store: AnyStore) -> Iterator[list[PlainRecord]]:
     """Every record that is not a span, some thousand at a time; of the rewards with one id, the last."""
     distinct = " + ".join(f"(SELECT count(DISTINCT {key}) FROM {table})" for table, key in _PLAIN_TABLES.items())  # noqa: S608
     [(total,)] = store.sql(f"SELECT {distinct}")[1]
-    bar = Progress(total, "rewards and other records", say, tells_short=False)
+    bar = Progress(total, "rewards and other records", tells_short=False)
     at_once = min(spans_at_once(total), _RECORDS_AT_ONCE)
     done = 0
     for table, key in _PLAIN_TABLES.items():
@@ -214,7 +217,7 @@ def _records(store: AnyStore, table: str, where: str) -> list[PlainRecord]:
 def _of_runs(store: AnyStore, runs: TextsOnDisk, traces: TextsOnDisk, linked: TextsOnDisk) -> Iterator[list[SpanRow]]:
     """The spans of these, one trace after the other; `traces` gets the ids of their traces, of which one may be in
     several runs, and `linked` those of other runs' traces that they link to."""
-    bar = Progress(len(runs), "runs", say, tells_short=False)
+    bar = Progress(len(runs), "runs", tells_short=False)
     done = 0
     for ids in runs.parts(_IDS_AT_ONCE):
         new = [(trace, spans) for trace, spans in _traces_of(store, ids, linked) if traces.adds(trace)]
@@ -261,7 +264,7 @@ def _everything(store: AnyStore, traces: TextsOnDisk) -> Iterator[list[SpanRow]]
         traces.add(page)
         after = f" AND trace_id > {quoted(page[-1][0])}"
     total = traces.total()
-    bar = Progress(total, "spans", say, tells_short=False)
+    bar = Progress(total, "spans", tells_short=False)
     done = 0
     for part in traces.parts(spans_at_once(total)):
         for found in _by_trace(store, part):

@@ -13,7 +13,7 @@ import msgspec
 
 from arttrace.commands.data.earlier_readings import EarlierReadings
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress, say
+from arttrace.commands.shared.progress import Progress
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
@@ -80,7 +80,7 @@ def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> d
     try:
         with _read(file), file.open("rb") as opened:
             size = file.stat().st_size
-            progress = Progress(size >> 20, f"MiB of {file.name}", say, tells_short=False)
+            progress = Progress(size >> 20, f"MiB of {file.name}", tells_short=False)
             for batch in read_records(opened, size, source, found, ids):
                 records = earlier.without(batch)
                 if stand_ins := [one for one in records if isinstance(one, SpanRow) and is_stand_in(one)]:
@@ -90,6 +90,7 @@ def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> d
                 given += len(batch.records) - len(stand_ins)
                 if size >> 20:
                     progress(opened.tell() >> 20)
+            progress.end()
     except Unreadable as error:
         raise ArttraceError(
             f"{file} is in no known form: {error}", "`arttrace import --help` lists the known forms."

@@ -4,7 +4,6 @@ imported."""
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Callable
 
 import click
@@ -12,7 +11,7 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
-from arttrace.commands.shared.progress import EVERY_S, CountedProgress, say
+from arttrace.commands.shared.progress import EVERY_S, CountedProgress, ShownWork, say
 from arttrace.commands.shared.run_filters import checked, run_filters
 from arttrace.records.values.units import duration_text, quantity
 from arttrace.store import open_store
@@ -57,7 +56,7 @@ def push_command(
     """
     connection = Connection.resolve()
     with open_store(data) as store, LangfuseClient(connection, requests_per_minute=rate, say=say) as client:
-        bar = CountedProgress(0, "runs", say)
+        bar = CountedProgress(0, "runs")
 
         def progress(done: int, total: int) -> None:
             if total > 1:
@@ -150,8 +149,9 @@ def pull_command(
         open_store(data, create=True) as store,
         LangfuseClient(connection, requests_per_minute=rate, say=say) as client,
     ):
-        progress = _every_now_and_then(before, lambda: total(client, query, kept))
+        progress = _PullProgress(before, lambda: total(client, query, kept))
         pulled = pull(store, client, query, kept, with_scores=scores, progress=progress)
+        progress.end()
     if as_json:
         click.echo(msgspec.json.encode(pulled))
     else:
@@ -172,30 +172,31 @@ def _show_pulled(pulled: Pulled) -> None:
         click.secho(f"  {quantity(pulled.not_numeric, 'score')} left out: not numbers", fg="yellow", err=True)
 
 
-def _every_now_and_then(before: Cursor | None, count: Callable[[], int | None]) -> Callable[[Pulled], None]:
+class _PullProgress(ShownWork):
     """Pages come without their number: what was read by now, at what rate, and what is left where `count` knows how
-    many there are, which is asked when there is something to say. What an interrupted pull had read is in no rate."""
-    began = shown_at = time.monotonic()
-    observations, scores = (before.observations, before.scores) if before else (0, 0)
-    of: int | None = None
-    is_asked = False
+    many there are, which is asked when there is something to show. What an interrupted pull had read is in no rate."""
 
-    def progress(pulled: Pulled) -> None:
-        nonlocal shown_at, of, is_asked
-        now = time.monotonic()
-        if now - shown_at < EVERY_S:
-            return
-        if not is_asked:
-            of, is_asked = count(), True
-        shown_at = now
+    def __init__(self, before: Cursor | None, count: Callable[[], int | None]) -> None:
+        super().__init__(every_s=EVERY_S, tells_short=False)
+        self._before = (before.observations, before.scores) if before else (0, 0)
+        self._count = count
+        self._of: int | None = None
+        self._is_asked = False
+
+    def __call__(self, pulled: Pulled) -> None:
+        """So much is read."""
+        self.show(lambda seconds: self._text(pulled, seconds), pulled.observations + pulled.refused, self._of)
+
+    def _text(self, pulled: Pulled, seconds: float) -> str:
+        if not self._is_asked:
+            self._of, self._is_asked = self._count(), True
+        of, (observations, scores) = self._of, self._before
         read = pulled.observations - observations
-        rate = (read + pulled.scores - scores) / (now - began)
+        rate = (read + pulled.scores - scores) / seconds
         of_all = "" if of is None else f"{pulled.observations} of "
         observed = of_all + quantity(pulled.observations if of is None else max(of, pulled.observations), "observation")
         line = f"{observed} and {quantity(pulled.scores, 'score')}, {rate:.0f} per second"
         left = 0 if of is None else of - pulled.observations - pulled.refused
         if read > 0 and left > 0 and pulled.scores == scores:  # scores come when all observations have
-            line += f", {duration_text(left * (now - began) / read)} left"
-        say(line)
-
-    return progress
+            line += f", {duration_text(left * seconds / read)} left"
+        return line

@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.commands.shared import units
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress, say, watched
+from arttrace.commands.shared.progress import Progress, watched
 from arttrace.formats.imported_run import is_undated
 from arttrace.records.values.units import size_text
 from arttrace.store import open_store
@@ -65,7 +65,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
         if found.trajectories or found.spans:
             fresh = copy_beside(data.store)
             size = _kept_megabytes(found)
-            bar = Progress(size, "MB (estimated)", say, tells_short=False)
+            bar = Progress(size, "MB (estimated)", tells_short=False)
             with watched(lambda: min(_megabytes(fresh), size - 1), bar, every_s=_LOOK_S):
                 done = store.prune(before_ns=before_ns, max_bytes=max_bytes)
     if as_json:

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import Progress, say
+from arttrace.commands.shared.progress import Progress
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.records.group import Grouping
 from arttrace.records.trajectory import Trajectory
@@ -83,7 +83,7 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
 def _runs(store: AnyStore, wanted: RunFilter) -> Iterator[Trajectory]:
     """The stored runs that match, a page in memory at a time."""
     ids = {run.id: None for page in matching_pages(store, wanted) for run in page}
-    bar = Progress(len(ids), "runs read", say, tells_short=False)
+    bar = Progress(len(ids), "runs read", tells_short=False)
     done = 0
     for some in batched(ids, _READ_AT_ONCE):
         yield from store.trajectories(ids=some)

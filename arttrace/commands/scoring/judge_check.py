@@ -12,7 +12,7 @@ from rich.table import Table
 
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import CountedProgress, say
+from arttrace.commands.shared.progress import CountedProgress
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
 from arttrace.rewards.judge_check import JudgeCheck, check_judge
@@ -61,7 +61,7 @@ def command(
     groups = groups[:limit]
 
     params = judge_params(judge, judge_base_url)
-    bar = CountedProgress(0, "answers", say)
+    bar = CountedProgress(0, "answers")
     found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=bar.of))
     found = msgspec.structs.replace(found, left_out=dict(left_out))
     if as_json:

@@ -17,7 +17,7 @@ from rich.text import Text
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
 from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function, where_of
 from arttrace.commands.shared.options import json_option, store_option
-from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say
+from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress
 from arttrace.commands.shared.run_filters import run_filters_of_complete_runs
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
@@ -132,7 +132,7 @@ def command(
             _show_due(plan, votes, as_json)
             return
         total, done = len(plan.due), 0
-        bar = Progress(total, "groups", say, every_s=BESIDE_LINES_S, tells_short=False)
+        bar = Progress(total, "groups", every_s=BESIDE_LINES_S, tells_short=False)
 
         def on_judged(scored: Group, judgement: Judgement) -> None:
             nonlocal done

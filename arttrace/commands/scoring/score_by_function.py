@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from arttrace.capture.rollout.entries import load_entry
-from arttrace.commands.shared.progress import Progress, say
+from arttrace.commands.shared.progress import Progress
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
@@ -135,7 +135,7 @@ def _state(run: TrajectorySummary, rewarder: Rewarder) -> _State:
 
 
 def _score(store: AnyStore, rewarder: Rewarder, due: Sequence[str], outcome: _Outcome, scores: LangfuseScores) -> None:
-    progress = Progress(len(due), "runs", say)
+    progress = Progress(len(due), "runs")
     for first in range(0, len(due), _AT_ONCE):
         some = due[first : first + _AT_ONCE]
         made: list[Reward] = []

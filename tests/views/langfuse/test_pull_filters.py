@@ -196,7 +196,7 @@ def test_what_cannot_be_read_is_not_left_and_no_time_is_told_while_scores_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(langfuse, "EVERY_S", 0.0)
-    progress = langfuse._every_now_and_then(None, lambda: 10)
+    progress = langfuse._PullProgress(None, lambda: 10)
     for observations, refused, scores in ((5, 1, 0), (8, 2, 0), (7, 0, 100)):
         progress(pulling.Pulled(observations=observations, refused=refused, scores=scores))
     first, second, third = capsys.readouterr().err.splitlines()

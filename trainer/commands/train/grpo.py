@@ -114,7 +114,7 @@ def train_grpo(
     stop = threading.Event()
 
     reporting.begin()
-    trainer.learner.progress = lambda total: Progress(total, "tokens of the step", say, tells_short=False)
+    trainer.learner.progress = lambda total: Progress(total, "tokens of the step", tells_short=False)
     with stop_on_signals(stop, say), reporting:  # Ctrl-C waits for trackers too
         trainer.resume()
         for number in range(len(shares)):

@@ -69,7 +69,7 @@ def run_offline(
         base_model,
         plan,
         learner,
-        progress=lambda total: Progress(total, "optimizer steps", say),
+        progress=lambda total: Progress(total, "optimizer steps"),
         keep_states=keep_states,
     )
     print_step(done, served=serving is not None, as_json=as_json)
@@ -97,10 +97,10 @@ def plan_offline(
     terms: OfflineTerms,
     groups: Sequence[Group] | None = None,
     *,
-    say: Callable[[str], None] = say,
+    say: Callable[[str], None] | None = None,
 ) -> OfflinePlan:
     """What would be trained on: from these groups, or from all runs that the method was not trained on yet. `say` is
-    called with the progress, by default shown on the terminal."""
+    called with the progress; by default it is shown on standard error."""
     groups, used = _groups(store, checkpoints, terms) if groups is None else (groups, frozenset())
     tokenizer = load_tokenizer(base_model)
     positions = read_model(base_model).max_positions
