@@ -69,6 +69,18 @@ def test_work_that_tells_its_size_late_is_timed_from_its_beginning() -> None:
     assert told == ["4 of 4 runs, 2.0 per second"]
 
 
+def test_work_that_says_when_it_begins_is_timed_from_then() -> None:
+    """What had to be read before is in no rate."""
+    told: list[str] = []
+    now = 0.0
+    bar = CountedProgress(0, "runs", told.append, every_s=5.0, clock=lambda: now)
+    now = 100.0
+    bar.of(0, 400)
+    now = 110.0
+    bar.of(100, 400)
+    assert told == ["100 of 400 runs, 10.0 per second, 30 s left"]
+
+
 def test_work_that_does_not_say_how_far_it_is_is_watched() -> None:
     told: list[str] = []
     measured, looked = [3, 7], threading.Event()

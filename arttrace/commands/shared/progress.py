@@ -98,12 +98,16 @@ class Progress(ShownWork):
 
 
 class CountedProgress(Progress):
-    """Progress of work that says with each call of how many: its time counts from before any was done."""
+    """Progress of work that says with each call of how many. Its time counts from the call that says that none is done,
+    or else from before any was."""
 
     def of(self, done: int, total: int) -> None:
         """`done` of `total` are."""
         self._total = total
-        self(done)
+        if done:
+            self(done)
+        else:
+            self._began = self._clock()
 
 
 @contextlib.contextmanager

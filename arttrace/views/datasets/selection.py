@@ -97,6 +97,8 @@ def selected_rows(
     how many are done."""
     with RunIndex(store, selection.wanted) as runs:
         done = 0
+        if progress is not None:
+            progress(done, runs.count)
         begun, is_held_out = "", False
         for part in runs.groups(spans_at_once(runs.spans), whole=selection.compares):
             ids = [id for _, members in part for id in members]

@@ -69,6 +69,7 @@ def push(
     with RunIndex(store, wanted or RunFilter()) as runs:
         runs.number_groups()
         done = 0
+        progress(done, runs.count)
         for ids in runs.pages(_SPANS_AT_ONCE):
             places = runs.places(ids)
             found = sorted(store.summaries(ids=ids), key=lambda run: (run.start_ns, run.id))
