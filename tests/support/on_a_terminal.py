@@ -18,7 +18,7 @@ from typing import NamedTuple
 ROWS, COLUMNS = 50, 100
 
 
-class Terminal(NamedTuple):
+class Drawn(NamedTuple):
     """What came of a program on a terminal."""
 
     exit_code: int
@@ -33,7 +33,7 @@ def on_a_terminal(
     stdout: Path | None = None,
     keys: Sequence[tuple[str, bytes]] = (),
     environ: Mapping[str, str] | None = None,
-) -> Terminal:
+) -> Drawn:
     """Runs Python code with arguments; `stdout` goes to a file instead. Of `keys` each is pressed when its text has
     been sent."""
     screen, program = pty.openpty()
@@ -60,7 +60,7 @@ def on_a_terminal(
         os.close(screen)
         exit_code = running.wait(60)
     text = sent.decode()
-    return Terminal(exit_code, text, _screen(text), text.rfind("\x1b[?25h") >= text.rfind("\x1b[?25l"))
+    return Drawn(exit_code, text, _screen(text), text.rfind("\x1b[?25h") >= text.rfind("\x1b[?25l"))
 
 
 def _screen(sent: str) -> list[str]:
