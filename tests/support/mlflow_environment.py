@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from own_environment import kept_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,15 +16,11 @@ ROOT = Path(__file__).parents[2]
 def mlflow_python(tmp_path: Path) -> str:
     """An interpreter that has MLflow and all that this one has; its environment is kept where ARTTRACE_FRAMEWORKS
     says."""
-    environment = Path(os.environ.get("ARTTRACE_FRAMEWORKS") or tmp_path) / "mlflow"
-    python = environment / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=300)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "mlflow"], check=True, timeout=900)
+    environment = kept_environment("mlflow", "mlflow", tmp_path)
     [packages] = environment.glob("lib/python*/site-packages")
     own = next(path for path in sys.path if path.endswith("site-packages"))
     (packages / "beside.pth").write_text(f"{own}\n{ROOT}\n")
-    return str(python)
+    return str(environment / "bin" / "python")
 
 
 def mlflow_holds(python: str, folder: Path) -> dict[str, Any]:

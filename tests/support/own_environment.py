@@ -1,7 +1,8 @@
-"""An environment of its own for an example whose framework asks for packages that conflict with ours."""
+"""Environments of their own for packages that we do not have, or that conflict with ours."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,3 +25,14 @@ def environment(example: str, folder: Path) -> Path:
     installed = subprocess.run(pip, capture_output=True, text=True, timeout=600)
     assert installed.returncode == 0, installed.stderr[-4000:]
     return python
+
+
+def kept_environment(name: str, package: str, tmp_path: Path) -> Path:
+    """An environment with a package, kept where ARTTRACE_FRAMEWORKS says, else in `tmp_path`."""
+    environment = Path(os.environ.get("ARTTRACE_FRAMEWORKS") or tmp_path) / name
+    python = environment / "bin" / "python"
+    if not (environment / "made").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True, timeout=300)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", package], check=True, timeout=900)
+        (environment / "made").touch()
+    return environment
