@@ -69,6 +69,19 @@ def test_work_that_tells_its_size_late_is_timed_from_its_beginning() -> None:
     assert told == ["4 of 4 runs, 2.0 per second"]
 
 
+def test_the_end_is_told_once_however_often_it_is_said() -> None:
+    """As where the last mebibyte of a file is long."""
+    told: list[str] = []
+    now = 0.0
+    progress = Progress(4, "MiB", told.append, every_s=5.0, clock=lambda: now)
+    for now in (1.0, 2.0, 3.0, 4.0, 5.0):
+        progress(4)
+    assert len(told) == 1
+    now = 6.0
+    progress(4)
+    assert len(told) == 2, "and again when it is due"
+
+
 def test_work_that_says_when_it_begins_is_timed_from_then() -> None:
     """What had to be read before is in no rate."""
     told: list[str] = []

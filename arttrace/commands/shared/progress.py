@@ -52,7 +52,7 @@ class ShownWork:
         is_due = now - self._shown_at >= self._wait_s
         if not is_due and not (is_last and self._tells_last):
             return
-        self._shown_at, self._tells_last = now, True
+        self._shown_at, self._tells_last = now, not is_last
         line = text(now - self._began)
         if self._bars is None:
             (self._say or say)(line)
