@@ -65,10 +65,12 @@ _Made = tuple[list[Record], bool]
 
 class Batch(NamedTuple):
     """Some records of a file, in order. `translated` are the traces among them whose spans were made here of what
-    another system wrote; in a file of spans the spans are the file's own."""
+    another system wrote; in a file of spans the spans are the file's own. `position` is about how far in the file they
+    reach, in bytes."""
 
     records: list[Record]
     translated: frozenset[str]
+    position: int
 
 
 class Imported(msgspec.Struct):
@@ -109,9 +111,10 @@ def read_records(file: BinaryIO, size: int, source: str, found: Imported, ids: C
     Raises Unreadable when the file as a whole is of no known form."""
     items = ItemFile(file, size)
     if items.is_binary:
-        yield from _batches((([record], False) for record in _protobuf(items.rest(), found)), found)
+        made: Iterable[_Made] = (([record], False) for record in _protobuf(items.rest(), found))
+        yield from _batches(made, found, items)
     else:
-        yield from _batches(_Reader(source, found, ids).records(items), found)
+        yield from _batches(_Reader(source, found, ids).records(items), found, items)
         if items.replaced:
             found.left_out["bytes that are no UTF-8, read as U+FFFD"] = items.replaced
         if not found.kinds:
@@ -123,7 +126,7 @@ def _nothing_in(found: Imported) -> str:
     return f"it holds no run, only {', '.join(found.left_out)}" if found.left_out else "it is empty"
 
 
-def _batches(items: Iterable[_Made], found: Imported) -> Iterator[Batch]:
+def _batches(made: Iterable[_Made], found: Imported, items: ItemFile) -> Iterator[Batch]:
     """What was made of one item is parted only where it is more than a batch holds."""
     batch: list[Record] = []
     translated: set[str] = set()
@@ -132,11 +135,11 @@ def _batches(items: Iterable[_Made], found: Imported) -> Iterator[Batch]:
 
     def ended() -> Batch:
         nonlocal batch, translated, characters
-        done = Batch(_counted(batch, found, traces), frozenset(translated))
+        done = Batch(_counted(batch, found, traces), frozenset(translated), items.position)
         batch, translated, characters = [], set(), 0
         return done
 
-    for records, is_translated in items:
+    for records, is_translated in made:
         sizes = [_characters(record) for record in records]
         if batch and (len(batch) + len(records) > _RECORDS_AT_ONCE or characters + sum(sizes) > _CHARACTERS_AT_ONCE):
             yield ended()

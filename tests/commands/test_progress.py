@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import threading
 from functools import partial
@@ -74,7 +75,8 @@ def test_the_end_is_told_once_however_often_it_is_said() -> None:
     told: list[str] = []
     now = 0.0
     progress = Progress(4, "MiB", told.append, every_s=5.0, clock=lambda: now)
-    for now in (1.0, 2.0, 3.0, 4.0, 5.0):
+    for second in range(1, 6):
+        now = float(second)
         progress(4)
     assert len(told) == 1
     now = 6.0
@@ -107,6 +109,19 @@ def test_work_that_does_not_say_how_far_it_is_is_watched() -> None:
     with watched(measure, Progress(10, "MB", told.append, every_s=0.0, tells_short=False), every_s=0.001):
         assert looked.wait(60)
     assert [line.partition(",")[0] for line in told] == ["3 of 10 MB", "7 of 10 MB"]
+
+
+def test_an_import_is_as_far_as_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a few mebibytes is read at once, and is not done then."""
+    said = [{"role": "user", "content": "x" * (1 << 18)}, {"role": "assistant", "content": "y"}]
+    file = tmp_path / "talks.jsonl"
+    file.write_text("".join(json.dumps({"messages": said, "n": number}) + "\n" for number in range(16)))
+    monkeypatch.setattr("arttrace.formats.imported_files._RECORDS_AT_ONCE", 8)
+    monkeypatch.setattr("arttrace.commands.data.import_.Progress", partial(Progress, every_s=0.0))
+    done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "data")])
+    assert done.exit_code == 0, done.output
+    at = [int(line.partition(" of 4 MiB")[0]) for line in done.stderr.splitlines()]
+    assert at == [1, 2, 3, 4]
 
 
 def test_a_prune_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,8 +18,10 @@ from system_files import (
 )
 
 from arttrace.commands import cli
+from arttrace.formats import imported_files
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files import items
-from arttrace.formats.imported_files import read_file
+from arttrace.formats.imported_files import Imported, read_file, read_records
 
 
 @pytest.mark.parametrize("form", ["lines", "array"])
@@ -56,7 +61,7 @@ def test_a_long_file_whose_first_line_is_damaged_is_read_line_by_line(monkeypatc
 
 def test_space_without_end_in_an_array_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "_PIECE", 64)
-    text = items._FileText(b"[", io.BytesIO(b" " * 10_000 + b"]"))
+    text = items._FileText(b"[", io.BytesIO(b" " * 10_000 + b"]"), items._Behind())
     text.at = 1
     held = []
     more = text.more
@@ -148,3 +153,40 @@ def test_a_parquet_file_that_is_cut(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
     done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "d")])
     assert "not a complete Parquet file" in str(done.exception)
+
+
+@pytest.mark.parametrize("form", ["lines", "lines.gz", "array", "documents", "page", "parquet"])
+@pytest.mark.parametrize("at_once", [1 << 10, 16 << 20])
+def test_it_is_known_how_far_in_a_file_a_batch_reaches(
+    form: str, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are read at once are not done when they are read: what takes time is what is made of them."""
+    noise = random.Random(1)
+    rows = [
+        {"messages": [{"role": "user", "content": noise.randbytes(1000).hex()}, {"role": "assistant", "content": "y"}]}
+        for _ in range(200)
+    ]
+    written = {
+        "lines": lambda: "".join(json.dumps(row) + "\n" for row in rows).encode(),
+        "lines.gz": lambda: gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()),
+        "array": lambda: json.dumps(rows).encode(),
+        "documents": lambda: "\n".join(json.dumps(row, indent=1) for row in rows).encode(),
+        "page": lambda: json.dumps({"data": rows}).encode(),
+        "parquet": lambda: parquet(rows),
+    }[form]()
+    monkeypatch.setattr(imported_files, "_RECORDS_AT_ONCE", 20)
+    monkeypatch.setattr(items, "_AT_ONCE", at_once)
+    monkeypatch.setattr(items, "_PIECE", 1 << 10)
+    size = len(written)
+    found = [batch.position / size for batch in read_records(io.BytesIO(written), size, "x", Imported(), ContentIds())]
+    assert len(found) == 20
+    assert found == sorted(found)
+    assert found[0] <= 0.3, "and not the whole at once"
+    assert found[9] == pytest.approx(0.5, abs=0.3)
+    assert 0.7 <= found[-1] <= 1
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return file.getvalue()

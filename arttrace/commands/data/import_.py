@@ -89,7 +89,7 @@ def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> d
                 new += store.append(records)
                 given += len(batch.records) - len(stand_ins)
                 if size >> 20:
-                    progress(opened.tell() >> 20)
+                    progress(batch.position >> 20)
             progress.end()
     except Unreadable as error:
         raise ArttraceError(

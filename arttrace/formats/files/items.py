@@ -11,6 +11,7 @@ import re
 from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO, Protocol, cast
 
+from arttrace.formats.files.checked_file import CheckedFile
 from arttrace.formats.files.unpacked import Unpacked, Unreadable, packing_of
 from arttrace.records.values.lenient_json import bounded_integer, read_json, well_formed
 from arttrace.records.values.nesting import UNREADABLE
@@ -48,7 +49,10 @@ class ItemFile:
     Raises Unreadable for one that is empty, or packed in a way that is not understood."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file = file
+        self._file = self._whole = file
+        self._size = size
+        self._behind = _Behind()
+        self._reached = 0
         self._unpacked: Unpacked | None = None
         head = file.read(4)
         file.seek(0)
@@ -56,7 +60,7 @@ class ItemFile:
         if packing := packing_of(head):
             self._unpacked = Unpacked(file, packing, size)
             self._file = cast("BinaryIO", io.BufferedReader(self._unpacked, _PIECE))
-        self._text = _CheckedFile(self._file)
+        self._text = CheckedFile(self._file)
         self._begun = b"" if self._is_parquet else self._text.read(_AT_ONCE).removeprefix(_UTF8_MARK)
         if not self._is_parquet and not self._begun.strip():
             raise Unreadable(self.cut or "it is empty")
@@ -80,6 +84,14 @@ class ItemFile:
         """How many of the bytes read by now are no UTF-8: U+FFFD stands in their place."""
         return self._text.replaced
 
+    @property
+    def position(self) -> int:
+        """About how many of the file's bytes are those of the items that were given."""
+        read = self._size if self._is_parquet else self._whole.tell()
+        found = read * self._behind.size // max(self._behind.of or self._text.size, self._behind.size, 1)
+        self._reached = max(self._reached, found)  # packed, what is read comes in blocks
+        return self._reached
+
     def rest(self) -> bytes:
         """The whole file. Raises Unreadable where it cannot be unpacked to its end."""
         data = self._begun + self._text.read()
@@ -94,11 +106,19 @@ class ItemFile:
 
     def _items(self) -> Iterator[Item]:
         if self._is_parquet:
-            yield from _rows(self._file)
+            yield from _rows(self._file, self._behind)
         elif len(self._begun) < _AT_ONCE:
-            yield from _document(self._begun)
+            yield from _document(self._begun, self._behind)
         else:
-            yield from _stream(self._begun, self._text)
+            yield from _stream(self._begun, self._text, self._behind)
+
+
+class _Behind:
+    """How much of what was read is behind the items that were given: bytes, characters, items or rows. `of` is how much
+    there is, where it is not the bytes read by now."""
+
+    def __init__(self) -> None:
+        self.size = self.of = 0
 
 
 def _is_protobuf(begun: bytes) -> bool:
@@ -107,46 +127,29 @@ def _is_protobuf(begun: bytes) -> bool:
     return begun[:1] == b"\n" and _NO_JSON.search(begun) is not None
 
 
-class _CheckedFile:
-    """A file that is read on, and how many of its bytes are no UTF-8."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="surrogateescape")
-        self.replaced = 0
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to so many bytes, all of them without a size."""
-        piece = self._file.read(size)
-        begun = len(self._utf8.getstate()[0])
-        if begun or not piece.isascii():
-            text = self._utf8.decode(piece)
-            kept = len(text.encode(errors="ignore")) + len(self._utf8.getstate()[0])
-            self.replaced += begun + len(piece) - kept
-        return piece
-
-
-def _document(data: bytes) -> Iterator[Item]:
+def _document(data: bytes, behind: _Behind) -> Iterator[Item]:
     try:
         document = read_json(data)
     except UNREADABLE:
-        yield from _stream(data, io.BytesIO())
+        yield from _stream(data, io.BytesIO(), behind)
     else:
-        yield from _items(document)
+        yield from _items(document, behind)
 
 
-def _stream(begun: bytes, file: _Pieces) -> Iterator[Item]:
+def _stream(begun: bytes, file: _Pieces, behind: _Behind) -> Iterator[Item]:
     """The items of what is not read as one document at once."""
     if begun.lstrip()[:1] == b"[":
-        yield from _documents(_FileText(begun, file))
+        yield from _documents(_FileText(begun, file, behind))
     else:
-        yield from _lines(begun, file)
+        yield from _lines(begun, file, behind)
 
 
-def _items(document: Any) -> Iterator[Item]:
+def _items(document: Any, behind: _Behind) -> Iterator[Item]:
     """A document's items."""
     items, has_more = _page(document)
+    behind.of = len(items)
     for number, item in enumerate(items, 1):
+        behind.size = number
         yield f"item {number}", item
     if has_more:
         yield _next_page(f"item {len(items)}")
@@ -173,9 +176,9 @@ def _read(text: bytes) -> Any:
         return error
 
 
-def _lines(begun: bytes, file: _Pieces) -> Iterator[Item]:
+def _lines(begun: bytes, file: _Pieces, behind: _Behind) -> Iterator[Item]:
     """JSON lines. Where the first, or a bracket alone in a later one, is but the beginning of a document, documents."""
-    lines = _line_by_line(begun, file)
+    lines = _line_by_line(begun, file, behind)
     is_first, first = True, list[Item]()  # the first, until it is known whether it is all
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -185,7 +188,7 @@ def _lines(begun: bytes, file: _Pieces) -> Iterator[Item]:
         yield from first
         first.clear()
         if is_begun and (is_first or line.strip() in _BRACKETS):
-            yield from _documents(_FileText(line, _Joined(lines), number))
+            yield from _documents(_FileText(line, _Joined(lines), _Behind(), number))
             return
         if is_first:
             first.append((f"line {number}", value))
@@ -193,7 +196,7 @@ def _lines(begun: bytes, file: _Pieces) -> Iterator[Item]:
             yield f"line {number}", value
         is_first = False
     for place, value in first:
-        yield from [(place, value)] if isinstance(value, Exception) else _items(value)
+        yield from [(place, value)] if isinstance(value, Exception) else _items(value, behind)
 
 
 class _Joined:
@@ -213,12 +216,13 @@ class _Joined:
         return b"".join(lines)
 
 
-def _line_by_line(begun: bytes, file: _Pieces) -> Iterator[bytes]:
+def _line_by_line(begun: bytes, file: _Pieces, behind: _Behind) -> Iterator[bytes]:
     """Lines with their ends, each cut at the bound."""
     unread = begun
     while unread:
         start = 0
         while (end := unread.find(b"\n", start)) >= 0:
+            behind.size += end + 1 - start
             yield unread[start : end + 1]
             start = end + 1
         unread = unread[start:]
@@ -289,9 +293,10 @@ def _array(text: _FileText, before: int) -> Generator[Item, None, int | None]:
 class _FileText:
     """A file's text from some line on, read as it is asked for; `at` is the place that was reached in what is held."""
 
-    def __init__(self, begun: bytes, file: _Pieces, line: int = 1) -> None:
+    def __init__(self, begun: bytes, file: _Pieces, behind: _Behind, line: int = 1) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._file = file
+        self._behind = behind
         self.unread = self._utf8.decode(begun)
         self.at = 0
         self._line, self._counted = line, 0
@@ -309,6 +314,7 @@ class _FileText:
 
     def _forget(self, end: int) -> None:
         self.line(end)
+        self._behind.size += end
         self.unread = self.unread[end:]
         self.at, self._counted = max(0, self.at - end), self._counted - end
 
@@ -369,15 +375,16 @@ class _FileText:
         return well_formed(value)
 
 
-def _rows(file: BinaryIO) -> Iterator[Item]:
+def _rows(file: BinaryIO, behind: _Behind) -> Iterator[Item]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    number = 0
     try:
-        for batch in pq.ParquetFile(file).iter_batches(_ROWS_AT_ONCE):
+        rows = pq.ParquetFile(file)
+        behind.of = rows.metadata.num_rows
+        for batch in rows.iter_batches(_ROWS_AT_ONCE):
             for row in batch.to_pylist():
-                number += 1
-                yield f"row {number}", {name: value for name, value in row.items() if value is not None}
+                behind.size += 1
+                yield f"row {behind.size}", {name: value for name, value in row.items() if value is not None}
     except (pa.ArrowException, OSError) as error:
         raise Unreadable(f"it is not a complete Parquet file: {error}") from error
