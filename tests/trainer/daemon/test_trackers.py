@@ -13,22 +13,26 @@ from pathlib import Path
 import pytest
 from daemon_site import Site
 from mlflow_environment import ROOT, mlflow_holds, mlflow_python
-from wandb_file import when_written
+from wandb_file import logged, when_written
 
+from arttrace.records.reward import Reward
 from trainer.step.example import COLUMNS
 from trainer.step.reporters import open_reporters
 
 LOGGED = {
     "reward_mean", "reward_spread", "advantage_mean", "tokens_captured", "tokens_trained", "kl", "staleness_mean",
-    "logprob_difference_mean", "logprob_difference_max", "step_s", "publish_s",
+    "logprob_difference_mean", "logprob_difference_max", "step_s", "publish_s", "reward_mean/planner",
 }  # fmt: skip
-"""Of what the documentation says that every step sends, the names that no agent gives."""
+"""Of what the documentation says that every step sends."""
 
 
 def two_starts(site: Site, tracker: str) -> None:
     """Two steps, and after a restart two more."""
     for n in range(4):
         site.group(f"g{n}", 0.0, 1.0, at=n * 2000)
+        for id, value in ((f"g{n}-0", 0.25), (f"g{n}-1", 0.75)):
+            [planner] = site.store.trajectory(id).agents
+            site.store.append([Reward(id=f"own-{id}", trajectory_id=id, value=value, agent_id=planner.id)])
     folder = site.checkpoints.directory
     for steps in (2, 4):
         if steps == 4 and (folder / "wandb").exists():
@@ -50,6 +54,8 @@ def test_wandb_gets_every_step_of_two_starts_in_one_run(site: Site) -> None:
     for file in (first, second):
         told, artifacts = when_written(file, 2, 4)
         steps_of.append(told)
+        for name in LOGGED:
+            assert [*logged(file.read_bytes(), name)] == told, name
         assert len(artifacts) == 4, "of each step its adapter and its table"
     assert steps_of == [[1, 2], [3, 4]]
 
