@@ -27,7 +27,7 @@ _TRACES_AT_ONCE = 40
 _SCORES_OF_PAGE = 100
 _KEPT_REASONS = 5
 _AGAIN = "What came before it is in the store; pull again with --from and --to, in shorter times."
-_FIRST = "2020-01-01T00:00:00.000Z"  # before there was Langfuse
+_FIRST = "1970-01-01T00:00:00.000Z"
 
 
 class TraceQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from simulated_agent import research_run
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands import cli
 from arttrace.commands.data import langfuse
+from arttrace.formats.imported_files import read_file
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
@@ -190,6 +191,21 @@ def test_a_pull_says_how_much_is_left_where_the_server_can_count(
         assert any(told in line for line in lines), lines
         assert ("left" in lines[0]) == (not asked and is_counted)
         assert server.count("/api/public/v2/metrics") == (0 if asked else 1), "asked once"
+
+
+def test_runs_without_a_time_are_among_those_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand in the year 2000, long before there was Langfuse."""
+    data = DataDir(tmp_path / "data")
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    talks = "".join(json.dumps({"messages": talk, "n": number}) + "\n" for number in range(8))
+    with Store.open(data, create=True) as store:
+        store.append(read_file(talks.encode(), "talks").records)
+    monkeypatch.setattr(langfuse, "EVERY_S", 0.0)
+    monkeypatch.setattr(pulling, "_OBSERVATIONS_OF_PAGE", 5)
+    with langfuse_server() as server:
+        arttrace(server, data, "push")
+        told = CliRunner().invoke(cli, ["langfuse", "pull", "--dir", str(tmp_path / "b")], env=server.environ()).stderr
+    assert told.startswith("5 of 16 observations and 0 scores"), told
 
 
 def test_what_cannot_be_read_is_not_left_and_no_time_is_told_while_scores_come(
