@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
-from arttrace.commands.shared.progress import EVERY_S, CountedProgress, ShownWork, reading_progress, say
+from arttrace.commands.shared.progress import EVERY_S, CountedProgress, ShownWork, say
 from arttrace.commands.shared.run_filters import checked, run_filters
 from arttrace.records.values.units import duration_text, quantity
 from arttrace.store import open_store
@@ -55,11 +55,7 @@ def push_command(
     push continues where it stopped; what is sent again replaces the earlier version.
     """
     connection = Connection.resolve()
-    with (
-        reading_progress(),
-        open_store(data) as store,
-        LangfuseClient(connection, requests_per_minute=rate, say=say) as client,
-    ):
+    with open_store(data) as store, LangfuseClient(connection, requests_per_minute=rate, say=say) as client:
         bar = CountedProgress(0, "runs")
 
         def progress(done: int, total: int) -> None:
