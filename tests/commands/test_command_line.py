@@ -32,6 +32,7 @@ from arttrace.commands.shared.options import (
 from arttrace.store import Store
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.server.owner import answering
+from arttrace.store.unread import UnreadCount
 from arttrace.system.paths import DataDir
 
 
@@ -295,6 +296,27 @@ def test_a_second_data_directory_below_another_is_announced(tmp_path: Path) -> N
     assert f"{below / '.arttrace'}, which does not exist yet; {tmp_path / '.arttrace'} does" in said
     assert "arttrace init" in said
     assert run(below, str(tmp_path / "agent.py")) == ""
+
+
+@pytest.mark.parametrize("named_by", ["--url", "ARTTRACE_ENDPOINT"])
+def test_what_was_not_read_here_is_not_said_of_a_collector_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ARTTRACE_API_KEY", "secret")
+    here, data = DataDir.resolve(), DataDir(tmp_path / "elsewhere")
+    with Store.open(here, create=True) as store:
+        store.append(research_run("b", "s"))
+    UnreadCount(here.unread_entries).add("of this machine's own directory")
+    assert "could not read 1 entry" in CliRunner().invoke(cli, ["ls"]).stderr
+    with Store.open(data, create=True) as store, answering(store, "secret"):
+        store.append(research_run("a", "s"))
+        owner = read_owner(data)
+        assert owner is not None
+        if named_by == "ARTTRACE_ENDPOINT":
+            monkeypatch.setenv(named_by, owner.url)
+        asked = CliRunner().invoke(cli, ["ls", *(["--url", owner.url] if named_by == "--url" else [])])
+    assert (asked.exit_code, asked.stderr) == (0, "")
 
 
 def test_a_collector_elsewhere_is_asked_by_its_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

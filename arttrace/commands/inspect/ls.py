@@ -19,9 +19,10 @@ from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary, open_store
 from arttrace.store.access.late_spans import late
+from arttrace.store.access.open_store import elsewhere
 from arttrace.store.ingest.segments import told_of_entries
 from arttrace.store.rows.left_out import IS_MARK
-from arttrace.store.unread import read_unread
+from arttrace.store.unread import Unread, read_unread
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
@@ -75,7 +76,7 @@ def command(
         (data.unread_spans, told_of_spans),
         (data.unread_entries, told_of_entries),
     ):
-        lost = read_unread(file)
+        lost = Unread() if elsewhere(data) else read_unread(file)
         if lost.count and lost.last_ns >= first_ns:
             click.secho(told(lost), fg="yellow", err=True)
     if not summaries:

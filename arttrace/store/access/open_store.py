@@ -39,9 +39,7 @@ def open_store(
         StoreError: As Store.open does.
         StoreInUse: The process that has the file open does not answer.
     """
-    endpoint, _ = endpoints()
-    if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
-        endpoint = data.url or str(endpoint)
+    if endpoint := elsewhere(data):
         client = OwnerClient(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY"))
         _take_in(client, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
         return RemoteStore(data, client, None)
@@ -64,6 +62,14 @@ def open_store(
     store = RemoteStore(data, found, next_owner)
     store.ingest_spool()
     return store
+
+
+def elsewhere(data: DataDir) -> str | None:
+    """The address of the collector that is opened in place of a data directory, None where the directory is."""
+    endpoint, _ = endpoints()
+    if data.url or (endpoint and data == DataDir.resolve() and read_owner(data) is None):
+        return data.url or endpoint
+    return None
 
 
 def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
