@@ -18,6 +18,7 @@ from typing import cast
 from arttrace.system.errors import TrainingError
 from arttrace.system.processes import signals_after_imports
 
+_HUB_OFFLINE = "HF_HUB_OFFLINE"
 _NOISY = ("transformers", "trl", "peft", "accelerate", "datasets", "torchao")
 
 
@@ -49,8 +50,7 @@ def import_trl() -> ModuleType:
     TRL imports vLLM and Weave wherever they are installed: seconds, for an engine that only its own process should load
     and an account that nobody was asked for. TRL sees none while it is imported.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with signals_after_imports(), quiet(), contextlib.redirect_stdout(sys.stderr):
+    with _offline(), signals_after_imports(), quiet(), contextlib.redirect_stdout(sys.stderr):
         availability = importlib.import_module("trl.import_utils")
         originals = {name: getattr(availability, name) for name in ("is_vllm_available", "is_weave_available")}
         try:
@@ -63,6 +63,20 @@ def import_trl() -> ModuleType:
                 setattr(availability, name, original)
 
 
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """What is imported inside does not ask the hub, unless the environment says otherwise. Programs that are started
+    later do: one that serves may have to fetch its model."""
+    if _HUB_OFFLINE in os.environ:
+        yield
+        return
+    os.environ[_HUB_OFFLINE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_HUB_OFFLINE]
+
+
 def import_unsloth() -> ModuleType:
     """The module `unsloth`, which has to come before TRL, transformers and PEFT, since it changes them.
 
@@ -70,7 +84,7 @@ def import_unsloth() -> ModuleType:
     the working directory, which is removed when the process ends. Raises TrainingError when it is not installed, does
     not work on this machine, or comes too late.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault(_HUB_OFFLINE, "1")  # Unsloth asks for it whenever it loads a model
     if "UNSLOTH_COMPILE_LOCATION" not in os.environ:
         compiled = tempfile.mkdtemp(prefix="arttrace-unsloth-")
         atexit.register(shutil.rmtree, compiled, ignore_errors=True)

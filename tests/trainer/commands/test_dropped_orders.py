@@ -29,7 +29,7 @@ import select
 from arttrace.commands.shared.progress import Progress
 tell, held = Progress.__call__, []
 def told(self, done, note=""):
-    self._every_s = 0.0
+    self._wait_s = 0.0
     tell(self, done, note)
     if not held:
         held.append(select.select([0], [], [], 300))
