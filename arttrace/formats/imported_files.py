@@ -140,7 +140,7 @@ def _batches(made: Iterable[_Made], found: Imported, items: ItemFile) -> Iterato
         return done
 
     for records, is_translated in made:
-        sizes = [_characters(record) for record in records]
+        sizes = [record.characters if isinstance(record, SpanRow) else 0 for record in records]
         if batch and (len(batch) + len(records) > _RECORDS_AT_ONCE or characters + sum(sizes) > _CHARACTERS_AT_ONCE):
             yield ended()
         for record, size in zip(records, sizes, strict=True):
@@ -152,12 +152,6 @@ def _batches(made: Iterable[_Made], found: Imported, items: ItemFile) -> Iterato
                 yield ended()
     if batch:
         yield ended()
-
-
-def _characters(record: Record) -> int:
-    if not isinstance(record, SpanRow):
-        return 0
-    return sum(len(value) for value in record.attributes.values() if isinstance(value, str))
 
 
 def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[Record]:

@@ -18,7 +18,7 @@ from arttrace.capture.api import flush
 from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.gathering.members import is_decorated, listed, opened, require_member, require_own
+from arttrace.loop.gathering.members import group_list, is_decorated, opened, require_member, require_own
 from arttrace.loop.gathering.outcome import in_words, require_outcome, tell_of_two_rewards, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.directories import by_directory, directories_of
@@ -359,7 +359,7 @@ async def _run_one(
 
 def _ungathered(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
     """The groups, marked as gathered from now on. Raises ArttraceError where they cannot be."""
-    groups = listed(groups, TrajectoryGroup, "gather_trajectory_groups")
+    groups = group_list(groups, TrajectoryGroup, "gather_trajectory_groups")
     for group in groups:
         if group._was_gathered and group._rollouts:
             raise ArttraceError(

@@ -15,7 +15,7 @@ import httpx
 
 from arttrace.loop.evaluation.numbers import logged_runs, mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.gathering.members import listed
+from arttrace.loop.gathering.members import group_list
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.trajectory import Trajectory as Recorded
@@ -243,7 +243,7 @@ class TrainableModel(Model):
         backend = self._require_registered()
         if isinstance(groups, Iterable) and not isinstance(groups, TrajectoryGroup):
             groups = [group for group in groups if group is not None]
-        groups = listed(groups, TrajectoryGroup, "train")
+        groups = group_list(groups, TrajectoryGroup, "train")
         _require_trainable(self.name, groups)
         for group in groups:
             group.record_rewards()

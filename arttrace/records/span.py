@@ -94,3 +94,8 @@ class SpanRow(msgspec.Struct, frozen=True, gc=False, tag="span", omit_defaults=T
     flags: int = 0
     rest: SpanRest | None = None
     origin: OriginRest | None = None
+
+    @property
+    def characters(self) -> int:
+        """How many characters the texts of its attributes have: nearly all of what a span takes."""
+        return sum(len(value) for value in self.attributes.values() if isinstance(value, str))

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import dir_option, json_option
-from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say, telling_of_reading
+from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say, with_reading_progress
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
@@ -77,7 +77,7 @@ _LOOKED_AT = 1000
 @click.option("--with-original", is_flag=True, hidden=True, expose_value=False)  # always so since 0.2
 @click.option("--dry-run", is_flag=True, help="Print what would be run, what not, and why.")
 @json_option
-@telling_of_reading
+@with_reading_progress
 def command(
     data: DataDir,
     entry: str | None,

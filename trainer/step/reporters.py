@@ -79,8 +79,7 @@ class Reporters:
         except Exception as error:  # noqa: BLE001 - numbers count without it
             if self._has_examples:
                 self._has_examples = False
-                why = f"{type(error).__name__}: {_first_line(error)}"
-                self._say(Problem(f"{done.version} is reported without an example: {why}"))
+                self._say(Problem(f"{done.version} is reported without an example: {_first_line(error)}"))
             return None
 
     def _safely(self, name: str, method: str, *arguments: Any) -> bool:
@@ -90,7 +89,7 @@ class Reporters:
             self._say(Problem(f"{name} does not get these numbers: {error}"))
             return False
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
-            self._say(Problem(f"{name} is not reported to any more: {type(error).__name__}: {_first_line(error)}"))
+            self._say(Problem(f"{name} is not reported to any more: {_first_line(error)}"))
             del self._reporters[name]
             return False
         return True
@@ -128,9 +127,11 @@ def open_reporters(
                 f"Metrics cannot be sent to {name}: {error}.", f"Install it with: pip install {name}"
             ) from error
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
-            say(Problem(f"{name} is not reported to: {type(error).__name__}: {_first_line(error)}"))
+            say(Problem(f"{name} is not reported to: {_first_line(error)}"))
     return Reporters(opened, say)
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    """Its type, and the first line of its text."""
+    text, _, _ = str(error).strip().partition("\n")
+    return f"{type(error).__name__}: {text}"

@@ -11,7 +11,7 @@ from arttrace.store import AnyStore
 from arttrace.store.bounded_parts import sized_parts, spans_at_once
 from arttrace.store.sql_text import listed
 from arttrace.trajectories.identity.deduplicate import deduplicate
-from arttrace.trajectories.identity.stand_ins import is_stand_in
+from arttrace.trajectories.identity.stand_ins import apart
 
 
 class EarlierReadings:
@@ -35,8 +35,9 @@ class EarlierReadings:
             f"SELECT trace_id, count(*) FROM span_records WHERE trace_id IN ({listed(among) or 'NULL'}) GROUP BY 1"  # noqa: S608
         )[1]
         for traces in sized_parts([(trace, spans) for trace, spans in found], spans_at_once(0)):
-            stored = [one for one in self._store.spans_of_traces(traces) if not is_stand_in(one)]
-            now = [one for one in batch.records if isinstance(one, SpanRow) and one.trace_id in set(traces)]
+            stored, _ = apart(self._store.spans_of_traces(traces))
+            here = set(traces)
+            now = [one for one in batch.records if isinstance(one, SpanRow) and one.trace_id in here]
             contradictory = {
                 trace for (trace, _), span in deduplicate([*stored, *now]).items() if span.collided is not None
             }

@@ -163,7 +163,7 @@ def _write_requests(spans: Iterable[SpanRow], encode: Callable[[list[SpanRow]], 
     characters = 0
     for span in spans:
         batch.append(span)
-        characters += sum(len(value) for value in span.attributes.values() if isinstance(value, str))
+        characters += span.characters
         if len(batch) >= _SPANS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
             file.write(encode(batch))
             batch, characters = [], 0

@@ -22,7 +22,7 @@ from arttrace.store.access.late_spans import late
 from arttrace.store.access.open_store import elsewhere
 from arttrace.store.ingest.segments import told_of_entries
 from arttrace.store.rows.left_out import IS_MARK
-from arttrace.store.unread import Unread, read_unread
+from arttrace.store.unread import read_unread
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
@@ -71,12 +71,13 @@ def command(
         count = "a run that is" if len(waiting) == 1 else count
         click.secho(f"rewards wait for {count} not here: {named}", fg="yellow", err=True)
     first_ns = min((one.start_ns for one in summaries), default=0)
-    for file, told in (
+    counted_here = (
         (data.unread_requests, told_of_requests),
         (data.unread_spans, told_of_spans),
         (data.unread_entries, told_of_entries),
-    ):
-        lost = Unread() if elsewhere(data) else read_unread(file)
+    )
+    for file, told in () if elsewhere(data) else counted_here:
+        lost = read_unread(file)
         if lost.count and lost.last_ns >= first_ns:
             click.secho(told(lost), fg="yellow", err=True)
     if not summaries:

@@ -46,7 +46,7 @@ class Bars:
     def end(self, bar: TaskID | None = None) -> None:
         """Leave a bar on the screen as it is; without one, all of them."""
         with self._lock:
-            self._unfinished.discard(bar) if bar is not None else self._unfinished.clear()
+            self._unfinished -= self._unfinished if bar is None else {bar}
             if self._display is not None and not self._unfinished:
                 self._display.stop()
                 self._printing.close()

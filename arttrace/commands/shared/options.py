@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from arttrace.commands.shared.progress import telling_of_reading
+from arttrace.commands.shared.progress import with_reading_progress
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir, beside_another
 
@@ -63,7 +63,7 @@ _url_option: _Decorator = click.option(
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--dir`, or `--url` for a store on another machine: for commands that need the store and no other file. They say
     how far it is when the store's runs are read, if that takes long."""
-    return dir_option(_url_option(telling_of_reading(command)))
+    return dir_option(_url_option(with_reading_progress(command)))
 
 
 def _read_key(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:

@@ -146,15 +146,15 @@ def reading_progress(say: Callable[[str], None] | None = None) -> Iterator[None]
         yield
 
 
-def telling_of_reading(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that prints that progress on standard error."""
+def with_reading_progress(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that shows that progress."""
 
     @functools.wraps(command)
-    def telling(*given: Any, **named: Any) -> Any:
+    def wrapper(*given: Any, **named: Any) -> Any:
         with reading_progress():
             return command(*given, **named)
 
-    return telling
+    return wrapper
 
 
 def _pace(done: int, total: int, seconds: float) -> str:

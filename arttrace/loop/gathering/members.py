@@ -15,7 +15,7 @@ from arttrace.system.errors import ArttraceError
 G = TypeVar("G")
 
 
-def listed(groups: Any, kind: type[G], call: str) -> list[G]:
+def group_list(groups: Any, kind: type[G], call: str) -> list[G]:
     """Several groups as a list.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from arttrace.capture.api import flush
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.gathering.members import listed
+from arttrace.loop.gathering.members import group_list
 from arttrace.loop.recorded.directories import by_directory, captured_runs, records_in, why_missing
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.trainer_process import TrainedStep
@@ -42,7 +42,7 @@ async def submit(
             or the step failed.
         ServingError: The server does not answer.
     """
-    ordered = listed(_grouped(groups), TrajectoryGroup, "submit_trajectories")
+    ordered = group_list(_grouped(groups), TrajectoryGroup, "submit_trajectories")
     for group in ordered:
         group.record_rewards()
     here = await asyncio.to_thread(captured_runs, [one for group in ordered for one in group.ready_made])
@@ -58,7 +58,7 @@ async def submit(
 
 
 def _grouped(groups: Any) -> Any:
-    """The groups, each list of trajectories as one, for `listed` to check."""
+    """The groups, each list of trajectories as one, for `group_list` to check."""
     if isinstance(groups, TrajectoryGroup) or not isinstance(groups, Iterable):
         return groups
     lists = (list, tuple, Iterator)

@@ -161,7 +161,7 @@ def _requests(spans: Iterable[SpanRow]) -> Iterator[list[SpanRow]]:
     request: list[SpanRow] = []
     size = 0
     for span in spans:
-        length = sum(len(value) for value in span.attributes.values() if isinstance(value, str))
+        length = span.characters
         if request and (len(request) >= _SPANS_OF_REQUEST or size + length > _BYTES_OF_REQUEST):
             yield request
             request, size = [], 0

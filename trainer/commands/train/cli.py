@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.options import dir_option, json_option
-from arttrace.commands.shared.progress import say, telling_of_reading
+from arttrace.commands.shared.progress import say, with_reading_progress
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
@@ -85,7 +85,7 @@ from trainer.step.version import finish_open_step
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be trained, what not, and why; change nothing.")
 @json_option
-@telling_of_reading
+@with_reading_progress
 def command(
     data: DataDir,
     method: str,
