@@ -17,12 +17,13 @@ from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
-from arttrace.store import TrajectorySummary, open_store
+from arttrace.store import AnyStore, TrajectorySummary, open_store
+from arttrace.store.access.client import NotUnderstood
 from arttrace.store.access.late_spans import late
 from arttrace.store.access.open_store import elsewhere
 from arttrace.store.ingest.segments import told_of_entries
 from arttrace.store.rows.left_out import IS_MARK
-from arttrace.store.unread import read_unread
+from arttrace.store.unread import unread_in
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
@@ -62,6 +63,7 @@ def command(
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
         late_in = late(store, summaries)
         ids_shown = {} if as_json else shown_ids(store, [one.id for one in summaries])
+        lost = [] if as_json else _unread(store, min((one.start_ns for one in summaries), default=0))
     if as_json:
         click.echo(msgspec.json.encode([_document(one, late_in.get(one.id, ())) for one in summaries]))
         return
@@ -70,16 +72,8 @@ def command(
         count = f"{len(waiting)} runs that are" if len(waiting) < _COUNTED else "many runs that are"
         count = "a run that is" if len(waiting) == 1 else count
         click.secho(f"rewards wait for {count} not here: {named}", fg="yellow", err=True)
-    first_ns = min((one.start_ns for one in summaries), default=0)
-    counted_here = (
-        (data.unread_requests, told_of_requests),
-        (data.unread_spans, told_of_spans),
-        (data.unread_entries, told_of_entries),
-    )
-    for file, told in () if elsewhere(data) else counted_here:
-        lost = read_unread(file)
-        if lost.count and lost.last_ns >= first_ns:
-            click.secho(told(lost), fg="yellow", err=True)
+    for line in lost:
+        click.secho(line, fg="yellow", err=True)
     if not summaries:
         only_group = wanted.group is not None and wanted == RunFilter(group=wanted.group)
         click.echo(
@@ -104,6 +98,16 @@ def command(
         console.print(line, style="yellow", markup=False)
     if len(summaries) == limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")
+
+
+def _unread(store: AnyStore, since_ns: int) -> list[str]:
+    """What could not be read since then, and names no run: a line of each kind."""
+    try:
+        there = store.unread() if elsewhere(store.data) else unread_in(store.data)
+    except NotUnderstood as error:
+        return [f"how much it could not read is not known: {error.hint or error.message}"]
+    kinds = (there.requests, told_of_requests), (there.spans, told_of_spans), (there.entries, told_of_entries)
+    return [told(lost) for lost, told in kinds if lost.count and lost.last_ns >= since_ns]
 
 
 def _follow(data: DataDir, wanted: RunFilter, limit: int, wide: bool, as_json: bool) -> None:

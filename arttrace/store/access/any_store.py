@@ -22,6 +22,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store.file.prune import Pruned
 from arttrace.store.rows.summary import TrajectorySummary
+from arttrace.store.unread import UnreadThere
 from arttrace.system.paths import DataDir
 
 _PARTS, _LEAST_ROWS, _MOST_ROWS = 20, 500, 20_000
@@ -252,6 +253,15 @@ class AnyStore(ABC):
         for part in range(parts):
             where = f"WHERE hash(coalesce(\"{key}\"::VARCHAR, '')) % {parts} = {part}" if parts > 1 else ""
             yield self.sql(f'SELECT * FROM "{view}" {where}')[1]  # noqa: S608
+
+    @operation
+    def unread(self) -> UnreadThere:
+        """What the owner's collector and journals could not read, of which no run is known to lack it.
+
+        Raises:
+            NotUnderstood: The owner is of a version that does not say.
+        """
+        raise NotImplementedError
 
     @operation
     def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:

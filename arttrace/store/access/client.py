@@ -42,7 +42,7 @@ class OwnerGone(StoreError, MayPass):
     """The process that owned the store no longer answers."""
 
 
-class _NotUnderstood(StoreError):
+class NotUnderstood(StoreError):
     """The owner has no such operation, or not with these arguments."""
 
 
@@ -74,8 +74,8 @@ class OwnerClient:
             why = f"what {self.url} answers to {name} cannot be read: {error}"
             raise StoreError(why, self._with_versions(None)) from error
         except StoreError as error:
-            if isinstance(error, _NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone)):
-                raise StoreError(error.message, self._with_versions(error.hint)) from error
+            if isinstance(error, NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone)):
+                raise type(error)(error.message, self._with_versions(error.hint)) from error
             raise
 
     def _with_versions(self, hint: str | None) -> str | None:
@@ -137,7 +137,7 @@ class OwnerClient:
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off
             raise OwnerGone(failure.message, failure.hint)
         understood = answer.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND)
-        raise (StoreError if understood else _NotUnderstood)(failure.message, failure.hint)
+        raise (StoreError if understood else NotUnderstood)(failure.message, failure.hint)
 
 
 def _chunks(records: Sequence[Record]) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from arttrace.store.file.prune import Pruned, prune
 from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.segments import ingest_segments
 from arttrace.store.transactions import ctrl_c_as_usual
-from arttrace.store.unread import UnreadCount
+from arttrace.store.unread import UnreadCount, UnreadThere, unread_in
 from arttrace.system.errors import StoreError, StoreFull
 from arttrace.system.journal import JournalWriter, list_segments
 from arttrace.system.paths import DataDir
@@ -156,6 +156,10 @@ class Store(StoreQueries):
                 f"the store {self.data.store} could not be written: {error}",
                 f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",
             ) from error
+
+    def unread(self) -> UnreadThere:
+        """As AnyStore.unread."""
+        return unread_in(self.data)
 
     def prune(self, *, before_ns: int | None = None, max_bytes: int | None = None, dry_run: bool = False) -> Pruned:
         """As AnyStore.prune."""
