@@ -11,6 +11,7 @@ import msgspec
 
 from arttrace.store.access.client import Failure
 from arttrace.store.access.owner_file import read_owner
+from arttrace.store.file.read_so_far import read_so_far, told_of_reading
 from arttrace.store.server.asgi import Receive, Scope, Send
 from arttrace.store.server.responses import JSON, RequestRefused
 from arttrace.store.server.timeouts import BodyReader
@@ -29,11 +30,11 @@ class Forward:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not scope["path"].startswith("/api/"):
-            await _fail(send, 404, "there is no such address here")
+            await _fail(send, 404, Failure("there is no such address here"))
             return
         owner = read_owner(self._data)
         if owner is None:
-            await _fail(send, 503, "nobody owns the store at the moment: ask again")
+            await _fail(send, 503, _not_owned(read_so_far(self._data.store)))
             return
         if self._client is None:
             self._client = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, verify=False)  # noqa: S501 - plain HTTP
@@ -42,7 +43,7 @@ class Forward:
         try:
             body = await _body(receive)
         except RequestRefused as refused:
-            await _fail(send, refused.status, str(refused))
+            await _fail(send, refused.status, Failure(str(refused)))
             return
         request = self._client.build_request(
             scope["method"],
@@ -53,7 +54,7 @@ class Forward:
         try:
             answer = await _unless_gone(self._client.send(request, stream=True), receive)
         except httpx.TransportError:
-            await _fail(send, 503, "the owner of the store does not answer at the moment: ask again")
+            await _fail(send, 503, Failure("the owner of the store does not answer at the moment: ask again"))
             return
         if answer is None:
             return
@@ -95,8 +96,14 @@ async def _body(receive: Receive) -> bytes:
             return bytes(body)
 
 
-async def _fail(send: Send, status: int, message: str) -> None:
-    body = msgspec.json.encode(Failure(message))
+def _not_owned(reading: tuple[int, int] | None) -> Failure:
+    if reading is None:
+        return Failure("nobody owns the store at the moment: ask again")
+    return Failure(f"{told_of_reading(*reading)}: ask again", reading=reading)
+
+
+async def _fail(send: Send, status: int, failure: Failure) -> None:
+    body = msgspec.json.encode(failure)
     head = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})

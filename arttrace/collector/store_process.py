@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.store import Store
+from arttrace.store.file.read_so_far import told_of_reading
 from arttrace.store.file.reading import Tell, reading_reported
 from arttrace.store.server.owner import answering
 from arttrace.system.errors import StoreInUse
@@ -104,7 +105,7 @@ def _reading(began: float, total: int) -> Tell:
         nonlocal told_at
         if time.monotonic() - told_at >= _TELL_S:
             told_at = time.monotonic()
-            _tell(Round(began, False, reading=f"runs that another version stored are read: {done} of {total}"))
+            _tell(Round(began, False, reading=told_of_reading(done, total)))
 
     return tell
 

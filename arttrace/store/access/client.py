@@ -36,10 +36,21 @@ class Failure(msgspec.Struct, frozen=True):
 
     message: str
     hint: str | None = None
+    reading: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """How many runs of how many have been read again, where the store answers when that is done."""
 
 
 class OwnerGone(StoreError, MayPass):
     """The process that owned the store no longer answers."""
+
+
+class OwnerBusy(OwnerGone):
+    """Somebody answers in its place: it opens the store, or ends. `reading` says how many of how many runs it has read
+    again."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, failure.hint)
+        self.reading = failure.reading or None
 
 
 class NotUnderstood(StoreError):
@@ -130,12 +141,15 @@ class OwnerClient:
                 "Set ARTTRACE_API_KEY to its key. One that was started without a key is asked by its data directory, "
                 "--dir, on its own machine only: start it with --api-key-file to ask it from elsewhere.",
             )
+        gone: OwnerGone
         try:
             failure = msgspec.json.decode(said, type=Failure)
+            gone = OwnerBusy(failure)
         except msgspec.DecodeError:
             failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
+            gone = OwnerGone(failure.message)
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off
-            raise OwnerGone(failure.message, failure.hint)
+            raise gone
         understood = answer.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND)
         raise (StoreError if understood else NotUnderstood)(failure.message, failure.hint)
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from arttrace.store.access.any_store import AnyStore
-from arttrace.store.access.client import OwnerClient, OwnerGone
+from arttrace.store.access.client import OwnerBusy, OwnerClient, OwnerGone
 from arttrace.store.access.local import Store
 from arttrace.store.access.owner_file import read_owner
-from arttrace.store.access.remote import RemoteStore
+from arttrace.store.access.remote import RemoteStore, asked_again
 from arttrace.store.file.retention import keep_to_wish
 from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.paths import DataDir, endpoints
@@ -73,9 +73,16 @@ def elsewhere(data: DataDir) -> str | None:
 
 
 def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
-    """Asked once: if nobody answers at first, the address is more likely wrong than its owner restarting."""
+    """If nobody answers at first, the address is more likely wrong than its owner restarting: it is not tried again. A
+    collector that answers and whose store is being opened is waited for."""
     try:
-        client.request("ingest_spool", {})
+        asked_again(lambda: client.request("ingest_spool", {}), after=OwnerBusy)
+    except OwnerBusy as error:
+        client.close()
+        raise StoreError(
+            f"the collector at {endpoint} ({said_by}) answers, but its store does not: {error.message}",
+            "Its log and its /ready say more.",
+        ) from error
     except OwnerGone as error:
         client.close()
         raise StoreError(
@@ -90,7 +97,7 @@ def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
 def _find(data: DataDir, create: bool) -> OwnerClient | Store:
     """The file or its owner. Two processes that start at the same moment, or an owner that is about to answer or has
     just died, are handled by looking again."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline: float | None = None  # from the first time that the file is in use: Store.open waits for its opening
     while True:
         owner = _owner(data)
         if owner is not None:
@@ -98,7 +105,9 @@ def _find(data: DataDir, create: bool) -> OwnerClient | Store:
         try:
             return Store.open(data, create=create)
         except StoreInUse:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            deadline = now + PATIENCE_S if deadline is None else deadline
+            if now >= deadline:
                 raise
         time.sleep(_PAUSE_S)
 

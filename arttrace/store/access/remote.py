@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from arttrace.records.record import Record
 from arttrace.store.access.any_store import AnyStore
-from arttrace.store.access.client import OwnerClient, OwnerGone
+from arttrace.store.access.client import OwnerBusy, OwnerClient, OwnerGone
 from arttrace.store.access.local import Store
+from arttrace.store.file.reading import Elsewhere
 from arttrace.system.paths import DataDir
+
+R = TypeVar("R")
 
 RETRY_S = 30.0
 """For how long an interrupted operation is sent again. The operation itself may take longer, once an owner answers."""
@@ -54,15 +57,29 @@ class RemoteStore(AnyStore):
         return self._retried(run)
 
     def _retried(self, run: Callable[[OwnerClient | Store], Any]) -> Any:
-        deadline, pause = time.monotonic() + RETRY_S, _PAUSE_S
-        while True:
-            try:
-                return run(self._backend)
-            except OwnerGone:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-            if self._reopen is not None:
-                self._backend.close()
-                self._backend = self._reopen()
+        return asked_again(lambda: run(self._backend), after=OwnerGone, before_each=self._find_next)
+
+    def _find_next(self) -> None:
+        if self._reopen is not None:
+            self._backend.close()
+            self._backend = self._reopen()
+
+
+def asked_again(ask: Callable[[], R], *, after: type[OwnerGone], before_each: Callable[[], object] | None = None) -> R:
+    """What `ask` returns, called again for RETRY_S while it raises `after`, and longer while the owner says that it
+    reads runs again, and gets further."""
+    waiting, pause = Elsewhere(RETRY_S), _PAUSE_S
+    while True:
+        try:
+            result = ask()
+        except after as error:
+            waiting.at(error.reading if isinstance(error, OwnerBusy) else None)
+            if waiting.is_over:
+                raise
+        else:
+            waiting.end()
+            return result
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if before_each is not None:
+            before_each()

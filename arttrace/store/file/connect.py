@@ -13,6 +13,7 @@ import duckdb
 
 from arttrace.store.file import migrations, reread
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, name_of, opening
+from arttrace.store.file.read_so_far import told_to_others
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
 from arttrace.system.errors import StoreError, StoreFull, StoreInUse
@@ -49,7 +50,8 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
             migrations.to_current(connection, found, path)
             connection = _connect(path)
         migrations.renew_views(connection)
-        reread.reread(connection)
+        with told_to_others(path):
+            reread.reread(connection)
         for_its_user(path)
         return connection
     except duckdb.Error as error:

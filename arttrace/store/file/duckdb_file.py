@@ -12,6 +12,8 @@ from typing import Any
 import duckdb
 
 from arttrace.store.file import reread
+from arttrace.store.file.read_so_far import lock_file, read_so_far
+from arttrace.store.file.reading import Elsewhere
 from arttrace.store.rows import tables, views
 from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.journal import lock
@@ -26,16 +28,19 @@ _OPENING_PATIENCE_S = 30.0
 
 @contextlib.contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Nobody else opens the store meanwhile: for as long as it is opened, or its file is replaced by another."""
-    fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    """Nobody else opens the store meanwhile: for as long as it is opened, or its file is replaced by another. Whoever
+    does is waited for, and longer while it says that it reads runs again, and gets further."""
+    fd = os.open(lock_file(path), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        deadline = time.monotonic() + _OPENING_PATIENCE_S
+        waiting = Elsewhere(_OPENING_PATIENCE_S)
         while not lock.acquire(fd):
-            if time.monotonic() > deadline:
+            waiting.at(read_so_far(path))
+            if waiting.is_over:
                 raise StoreInUse(
                     f"another process is opening or rewriting the store {path}", "Wait until it is done; try again."
                 )
             time.sleep(0.02)
+        waiting.end()
         yield
     finally:
         os.close(fd)

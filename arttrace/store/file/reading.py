@@ -4,6 +4,7 @@ and stored; for many runs that takes minutes."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
@@ -21,6 +22,57 @@ def reading_reported(telling: Callable[[int], Tell]) -> Iterator[None]:
         yield
     finally:
         _telling.reset(token)
+
+
+@contextlib.contextmanager
+def also_reported(telling: Callable[[int], Tell]) -> Iterator[None]:
+    """The same for one more: whoever is told already still is."""
+    tells = [one for one in (_telling.get(), telling) if one is not None]
+
+    def telling_all(total: int) -> Tell:
+        each = [one(total) for one in tells]
+
+        def tell(done: int) -> None:
+            for one in each:
+                one(done)
+
+        return tell
+
+    with reading_reported(telling_all):
+        yield
+
+
+class Elsewhere:
+    """Reports what another process reads, which this one waits for. `is_over` when that came no further for
+    `patience_s`."""
+
+    def __init__(self, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience_s = patience_s
+        self._clock = clock
+        self._deadline = clock() + patience_s
+        self._tell: Tell | None = None
+        self._total = 0
+        self.seen: tuple[int, int] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is to be waited for no longer."""
+        return self._clock() > self._deadline
+
+    def at(self, read: tuple[int, int] | None) -> None:
+        """It has read so many of so many runs; None if it does not say."""
+        if read is None or read == self.seen:
+            return
+        self.seen, self._deadline = read, self._clock() + self._patience_s
+        done, total = read
+        if self._tell is None or total != self._total:
+            self._tell, self._total = of_runs(total), total
+        self._tell(done)
+
+    def end(self) -> None:
+        """It has read all."""
+        if self._tell is not None:
+            self._tell(self._total)
 
 
 class InParts:
