@@ -60,6 +60,13 @@ def test_a_setting_that_is_misspelt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["hint"] == "ARTTRACE_ENDPOINT may be meant."
 
 
+def test_it_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("arttrace.capture.base.variables._named", set())
+    monkeypatch.setenv("ARTTRACE_ENDPIONT", "http://127.0.0.1:1")
+    assert "environment" in _doctor(tmp_path)
+    assert caplog.messages == []
+
+
 def test_a_package_that_is_missing_or_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = importlib.metadata.version
 

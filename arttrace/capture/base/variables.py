@@ -38,5 +38,10 @@ def unread_for_the_first_time(environment: Iterable[str]) -> Iterator[tuple[str,
     """The same, each once in a process."""
     for name, remedy in unread(environment):
         if name not in _named:
-            _named.add(name)
+            named_already(name)
             yield name, remedy
+
+
+def named_already(name: str) -> None:
+    """This one was shown in another way: `unread_for_the_first_time` leaves it out."""
+    _named.add(name)

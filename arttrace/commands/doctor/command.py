@@ -16,7 +16,7 @@ import httpx
 import msgspec
 from packaging.requirements import Requirement
 
-from arttrace.capture.base.variables import unread
+from arttrace.capture.base.variables import named_already, unread
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
 from arttrace.commands.doctor.check import Check
@@ -135,6 +135,7 @@ def _not_met(one: Requirement, extras: list[str]) -> str:
 
 def _environment(_data: DataDir) -> Iterator[Check]:
     for name, hint in unread(os.environ):
+        named_already(name)
         yield Check("environment", "warning", f"nothing reads {name}", hint)
 
 
