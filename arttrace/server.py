@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from arttrace.__main__ import main as command_line
 
 CHECKPOINTS = "checkpoints"
+_MODEL = ("--model", "--base-model")
+_USAGE = 2
 
 
 def serve_arguments(given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -35,7 +37,14 @@ def serve_arguments(given: Sequence[str], environment: Mapping[str, str]) -> lis
 def main() -> None:
     """Serve until Ctrl-C, which saves the step under way first."""
     sys.argv[1:] = serve_arguments(sys.argv[1:], os.environ)
-    command_line()  # whose help names commands: there is no `art-server serve`
+    try:
+        command_line()  # whose help names commands: there is no `art-server serve`
+    except SystemExit as ended:
+        if ended.code == _USAGE and not any(word.partition("=")[0] in _MODEL for word in sys.argv):
+            print(
+                "Name the model with --model, or by MODEL in the environment: docker run -e MODEL=...", file=sys.stderr
+            )
+        raise
 
 
 if __name__ == "__main__":

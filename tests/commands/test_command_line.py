@@ -347,3 +347,19 @@ def test_the_servers_own_command_names_one_that_there_is(server: list[str]) -> N
     done = subprocess.run([sys.executable, *server, "--no-such-option"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "Usage: arttrace serve [OPTIONS]\nTry 'arttrace serve --help' for help." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "told"), [([], "", True), (["--port=x"], "", True), (["--x"], "m", False)]
+)
+def test_the_server_of_a_container_says_how_its_model_is_named(options: list[str], model: str, told: bool) -> None:
+    environment = {**os.environ, "MODEL": model}
+    done = subprocess.run(
+        [sys.executable, "-m", "arttrace.server", *options], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 2
+    assert ("Name the model with --model, or by MODEL in the environment: docker run -e MODEL=" in done.stderr) == told
+    given = subprocess.run(
+        [sys.executable, "-m", "arttrace.server", "--base-model=m", "--x"], capture_output=True, text=True
+    )
+    assert "MODEL" not in given.stderr

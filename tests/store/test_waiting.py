@@ -148,7 +148,7 @@ def test_a_collector_that_has_just_begun_is_waited_for(data: DataDir, monkeypatc
             if len(waits) == 2:
                 stack.enter_context(answering(store))
 
-        monkeypatch.setattr(remote.time, "sleep", begin)
+        monkeypatch.setattr(remote, "time", SimpleNamespace(sleep=begin))
         with open_store(dataclasses.replace(data, url=url)) as asked:
             assert asked.summaries() == []
         assert len(waits) == 2
