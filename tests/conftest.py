@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from set_aside import set_aside
 
 from arttrace.rewards.judge_prompt import parse_prompt
 
@@ -57,8 +58,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
     finally:
         if nextitem is not None and nextitem.path != item.path:
-            gc.collect()
-            gc.freeze()
+            set_aside()
 
 
 @pytest.hookimpl(trylast=True)

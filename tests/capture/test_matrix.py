@@ -23,6 +23,7 @@ import pytest
 from model_server import ModelServer, Sent, chat_events, response_events, serve_model
 from outcomes import outcome
 from pydantic import BaseModel
+from set_aside import set_aside
 
 import arttrace
 from arttrace.capture.calls.model_call import _open_calls
@@ -218,13 +219,11 @@ def perform(programs: Programs, kind: str, api: str, mode: str, case: Case) -> A
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[Programs]:
-    gc.collect()
-    gc.freeze()  # each collection of `perform` looks at what came since, not at all that earlier tests imported
+    set_aside()  # each collection of `perform` looks at what came since, not at all that earlier tests imported
     with serve_model() as server:
         programs = Programs(server)
         yield programs
         programs.close()
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from collector_process import collecting
+from set_aside import set_aside
 from stored_runs import ANSWERS, run_with_a_tool
 
 from arttrace.commands import cli
@@ -89,15 +90,13 @@ def small_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def most(command: list[str], data: DataDir) -> int:
     """The bytes that Python holds at its most while a command runs, beyond those that it held before."""
-    gc.collect()
-    gc.freeze()
+    set_aside()
     tracemalloc.start()
     try:
         done = CliRunner().invoke(cli, [*command, "--dir", str(data.root)], catch_exceptions=False)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-        gc.unfreeze()
     assert done.exit_code == 0, done.output
     return peak
 

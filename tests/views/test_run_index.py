@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from langfuse_server import langfuse_server
 from recorded_runs import recorded_group
+from set_aside import set_aside
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.formats.datasets.forms import Form
@@ -52,12 +53,9 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def few_objects() -> Iterator[None]:
+def few_objects() -> None:
     """What earlier tests of the process left is not looked through each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    set_aside()
 
 
 def alive(kind: type) -> int:
