@@ -23,6 +23,7 @@ from arttrace.views.agent_tree import agent_tree, cropped
 from arttrace.views.labels import cell_text, json_text, one_line, printable
 
 _PIPE_WIDTH = 100
+_LONGEST = 10_000  # columns, of a line in a pipe
 _BESIDE_IDS = 72  # columns of a terminal, the least in which a list can be read
 
 
@@ -32,6 +33,14 @@ def console() -> Console:
     if not out.is_terminal:
         out.width = _PIPE_WIDTH
     return out
+
+
+def print_whole(shown: RenderableType) -> None:
+    """Prints it on standard output; in a pipe nothing of it is cut, and no line of it wraps."""
+    out = console()
+    if not out.is_terminal:
+        out.width = max(1, Measurement.get(out, out.options.update(max_width=_LONGEST), shown).maximum)
+    out.print(shown)
 
 
 LIST_COLUMNS = ("id", "entry", "group", "age", "agents", "calls", "tokens", "policy", "reward", "status")
@@ -196,7 +205,7 @@ def print_rows(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any
         table.add_column(one_line(str(name)), justify="right" if rows and numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell_text(value)) for value in row))
-    if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
+    if Measurement.get(out, out.options.update(max_width=_LONGEST), table).maximum <= out.width:
         out.print(table)
         return
     for number, row in enumerate(rows, start=1):

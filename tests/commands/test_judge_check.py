@@ -77,6 +77,8 @@ def test_runs_that_the_judge_is_not_shown_are_counted(tmp_path: Path, judge_serv
     ask = ["judge-check", "--judge", "openai/stand-in", "--judge-base-url", judge_server.url, "--dir", str(tmp_path)]
     found = json.loads(run(*ask, "--json"))
     assert (found["groups"], found["runs"]) == (1, 2)
+    judge = f"openai/stand-in-[tuned]-{'x' * 80}"
+    assert f"{judge} on 1 group of 2 runs\n" in run("judge-check", "--judge", judge, *ask[3:])
     assert found["left_out"] == {"messages that cannot be read": 2, "incomplete": 1}
     assert "2 runs left out: messages that cannot be read; 1 run left out: incomplete." in run(*ask).splitlines()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,6 +17,7 @@ from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import printable
+from arttrace.views.terminal import print_whole
 from trainer.grpo.metrics import version_rewards
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.export import export_adapter, export_merged, fork
@@ -86,7 +86,7 @@ def compare(data: DataDir, first: str, second: str, as_json: bool) -> None:
         one, other = a.get(name), b.get(name)
         change = "" if one is None or other is None else ("+" if other >= one else "") + _number(other - one)
         table.add_row(name, _number(one), _number(other), change)
-    Console().print(table)
+    print_whole(table)
 
 
 @command.command("export")
@@ -253,7 +253,7 @@ def _print_list(data: DataDir, lines: list[_Line]) -> None:
         evaluation = [printable(numbers) or "-"] if shows_evaluation else []
         cells = (line.version, made, _number(line.reward), str(line.trajectories), tokens, *evaluation, note)
         table.add_row(*map(escape, cells))
-    Console().print(table)
+    print_whole(table)
 
 
 def _number(value: float | None) -> str:

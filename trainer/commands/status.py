@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -18,6 +18,7 @@ from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.records.values.units import duration_text, quantity
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
+from arttrace.views.terminal import print_whole
 from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import ServingFile, find_serving
@@ -43,7 +44,7 @@ def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> No
         click.echo(msgspec.json.encode([_document(data, state) for state in _states(data, policy)]))
         return
     if not watch:
-        Console().print(_view(data, policy))
+        print_whole(_view(data, policy))
         return
     with Live(_view(data, policy), refresh_per_second=4) as live, contextlib.suppress(KeyboardInterrupt):
         while True:

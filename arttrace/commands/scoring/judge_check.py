@@ -7,7 +7,6 @@ from collections import Counter
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
@@ -20,6 +19,7 @@ from arttrace.rewards.selection import judgeable
 from arttrace.store.server.owner import hold_store
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_trajectories
+from arttrace.views.terminal import print_whole
 
 
 @click.command("judge-check")
@@ -90,12 +90,11 @@ def _show(judge: str, found: JudgeCheck) -> None:
         ("tokens", f"{found.input_tokens + found.output_tokens}", cost),
     ):
         table.add_row(name, value, meaning)
-    console = Console()
-    console.print(f"{judge} on {quantity(found.groups, 'group')} of {quantity(found.runs, 'run')}", highlight=False)
-    console.print(table, highlight=False)
+    click.echo(f"{judge} on {quantity(found.groups, 'group')} of {quantity(found.runs, 'run')}")
+    print_whole(table)
     if found.left_out:
         reasons = "; ".join(f"{quantity(count, 'run')} left out: {reason}" for reason, count in found.left_out.items())
-        console.print(f"{reasons}.", highlight=False)
+        click.echo(f"{reasons}.")
 
 
 def _share(value: float | None) -> str:

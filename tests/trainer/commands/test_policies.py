@@ -99,6 +99,9 @@ def test_a_version_is_listed_with_its_evaluations(data: DataDir) -> None:
     shown = run(data).stdout
     assert "base model" in shown
     assert "val/reward 0.75" in shown
+    add_evaluation(data, "policy", 3, {f"val/{name}_of_all_tasks": 0.125 for name in ("reward", "turns", "cost")})
+    [line] = [line for line in run(data).stdout.splitlines() if line.startswith("policy@3")]
+    assert all(f"val/{name}_of_all_tasks 0.125" in line for name in ("reward", "turns", "cost"))
 
 
 def test_two_versions_are_compared_number_by_number(data: DataDir) -> None:

@@ -133,6 +133,14 @@ def test_runs_that_got_spans_after_they_were_trained_on_are_told(tmp_path: Path)
     assert "late spans came to 2 runs after they were trained on; `arttrace ls` names them" in shown
 
 
+def test_in_a_pipe_a_line_of_status_stays_one(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    reason = " ".join(f"word{n}" for n in range(60))
+    write_state(directory, DaemonState(policy="policy", reason=reason))
+    assert reason in CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout
+
+
 def test_scenarios_that_are_skipped_for_a_while_are_counted(tmp_path: Path) -> None:
     directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
     directory.mkdir(parents=True)
