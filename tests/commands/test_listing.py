@@ -287,6 +287,15 @@ def test_rewards_of_runs_that_are_not_here_are_told(root: Path) -> None:
     assert json.loads(run(root, "ls", "--json").output)
 
 
+def test_rewards_that_were_given_before_the_runs_that_are_listed_are_not(root: Path) -> None:
+    with Store.open(DataDir(root)) as store:
+        first_ns = min(one.start_ns for one in store.summaries())
+        store.append([Reward(id="r", trajectory_id="never", value=1.0, time_ns=first_ns - 1)])
+        store.append([Reward(id="s", trajectory_id="later", value=1.0, time_ns=first_ns)])
+    assert "rewards wait for a run that is not here: later\n" in run(root, "ls").output
+    assert "not here: later, never\n" in run(root, "ls", "--group", "no such").output
+
+
 def test_show_nests_sub_agents_under_the_tool_call_that_started_them(root: Path) -> None:
     output = run(root, "show", "first").output
     assert "\x1b" not in output

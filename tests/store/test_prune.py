@@ -337,3 +337,24 @@ def test_a_run_that_was_killed_goes_after_a_day(data: DataDir, monkeypatch: pyte
     with Store.open(data, create=True) as store:
         store.append([msgspec.structs.replace(span, start_ns=long_ago, end_ns=0) for span in run])
         assert store.prune(before_ns=time.time_ns()).trajectories == 1
+
+
+def test_rewards_of_runs_that_never_came_go_by_their_age(data: DataDir) -> None:
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a", "s"))
+        given = {"old": T0, "older": T0 - 1, "new": T0 + 1, "undated": 0, "a": T0 - 2}
+        store.append(Reward(f"r-{run}", run, 1.0, time_ns=time_ns) for run, time_ns in given.items())
+        for dry_run in (True, False):
+            assert store.prune(before_ns=T0, dry_run=dry_run).rewards == 1
+        assert rewarded(store) == {"old", "new", "undated", "a"}
+        assert store.prune(max_bytes=1 << 40).rewards == 0
+    done = CliRunner().invoke(cli, ["prune", "--older-than", "1d", "--dir", str(data.root)])
+    assert "1 trajectory (8 spans) and 2 rewards of runs that never came gone, 0 kept" in done.output
+    with Store.open(data) as store:
+        assert rewarded(store) == {"undated"}
+        store.append([Reward("r-old", "old", 1.0, time_ns=T0)])
+        assert rewarded(store) == {"undated", "old"}, "one that is sent again is one again"
+
+
+def rewarded(store: Store) -> set[str]:
+    return {id for (id,) in store.sql("SELECT trajectory_id FROM rewards")[1]}

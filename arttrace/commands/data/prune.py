@@ -45,6 +45,8 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
 
     A run that has not ended is kept. A run that was killed counts as not ended for a day after its last span arrived.
 
+    A reward that is as old and waits for a run that never came is removed as well; one without a time stays.
+
     What sampling left out more than an hour ago (see capture.md) is removed as well, whatever its age.
 
     The record of what policies consumed, their steps and paid-for judgements are kept. A new file is written and
@@ -62,7 +64,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
                 click.echo(msgspec.json.encode(found))
             return
         done = found
-        if found.trajectories or found.spans:
+        if found.trajectories or found.spans or found.rewards:
             fresh = copy_beside(data.store)
             size = _kept_megabytes(found)
             bar = Progress(size, "MB (estimated)", tells_short=False)

@@ -21,8 +21,8 @@ from arttrace.store import AnyStore, TrajectorySummary, open_store
 from arttrace.store.access.client import NotUnderstood
 from arttrace.store.access.late_spans import late
 from arttrace.store.access.open_store import elsewhere
+from arttrace.store.file.prune import REWARDS_OF_NO_RUN
 from arttrace.store.ingest.segments import told_of_entries
-from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.unread import unread_in
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
@@ -60,10 +60,11 @@ def command(
         return
     with open_store(data) as store:
         summaries = newest(store, wanted, limit)
-        waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE)[1]]
+        first_ns = min((one.start_ns for one in summaries), default=0)
+        waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE.format(first_ns))[1]]
         late_in = late(store, summaries)
         ids_shown = {} if as_json else shown_ids(store, [one.id for one in summaries])
-        lost = [] if as_json else _unread(store, min((one.start_ns for one in summaries), default=0))
+        lost = [] if as_json else _unread(store, first_ns)
     if as_json:
         click.echo(msgspec.json.encode([_document(one, late_in.get(one.id, ())) for one in summaries]))
         return
@@ -160,11 +161,8 @@ def _document(summary: TrajectorySummary, late_in: Sequence[str]) -> dict[str, A
 
 
 _NAMED, _COUNTED = 3, 1000
-_REWARDED_AND_NOT_HERE = f"""SELECT DISTINCT trajectory_id FROM reward_records
-    WHERE trajectory_id NOT IN (SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL
-        AND NOT ({IS_MARK}))
-    AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)
-    AND id NOT IN (SELECT id FROM placed_rewards) ORDER BY 1 LIMIT {_COUNTED}"""  # noqa: S608
+_REWARDED_AND_NOT_HERE = f"""SELECT DISTINCT trajectory_id FROM {REWARDS_OF_NO_RUN}
+    AND (time_ns = 0 OR time_ns >= {{}}) ORDER BY 1 LIMIT {_COUNTED}"""  # noqa: S608
 
 _HUGE = 1e6  # a reward that would take the other columns' room
 

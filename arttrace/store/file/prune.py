@@ -1,7 +1,7 @@
 """Pruning: what to remove, and the store rewritten without it, since deleting in DuckDB frees no space.
 
-Runs go as a whole, with the traces, texts and rewards that nothing else needs. Policy steps, consumption and judgements
-stay, so that a run that comes again is still known as consumed. What sampling left out an hour ago goes whatever its
+Runs go as a whole, with the traces, texts and rewards that nothing else needs; so do rewards of runs that never came.
+Policy steps, consumption and judgements stay, so that a run that comes again is still known as consumed. What sampling left out an hour ago goes whatever its
 age; that it was left out is known for a week longer, for what of it may still come.
 """
 
@@ -30,6 +30,13 @@ _WHOLE = ("grouping_records", "judgement_records", "policy_step_records", "consu
 _FOR_GOOD = f"{LEFT_OUT} AND m.arrived_ns < ?"
 """The ids of runs that were left out before a time."""
 
+REWARDS_OF_NO_RUN = f"""reward_records WHERE trajectory_id NOT IN (
+        SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL AND NOT ({IS_MARK}))
+    AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)
+    AND id NOT IN (SELECT id FROM placed_rewards)"""  # noqa: S608
+"""Rewards that wait for their run, to select from."""
+_BEFORE = "AND time_ns BETWEEN 1 AND ?"  # one without a time is of no known age
+
 _HOUR_NS = 3_600_000_000_000
 _REVOCABLE_NS = _HOUR_NS
 """For so long a reward brings back a run that sampling left out."""
@@ -54,7 +61,8 @@ class Source(msgspec.Struct, frozen=True):
 
 class Pruned(msgspec.Struct, frozen=True):
     """What went (or, `dry_run`, would go) and what is left; bytes are those of the file, after None in a dry run.
-    `sources` says where what went came from, the most trajectories first."""
+    `sources` says where what went came from, the most trajectories first; `rewards` are those of runs that never came.
+    """
 
     trajectories: int
     spans: int
@@ -62,17 +70,22 @@ class Pruned(msgspec.Struct, frozen=True):
     bytes_before: int
     bytes_after: int | None = None
     sources: tuple[Source, ...] = ()
+    rewards: int = 0
 
 
 def counts_text(counts: Pruned | Source) -> str:
     """How much went, as people read it: 1 trajectory (3 spans)."""
-    return f"{quantity(counts.trajectories, 'trajectory')} ({quantity(counts.spans, 'span')})"
+    runs = f"{quantity(counts.trajectories, 'trajectory')} ({quantity(counts.spans, 'span')})"
+    if isinstance(counts, Pruned) and counts.rewards:
+        one = counts.rewards == 1
+        return f"{runs} and {'1 reward of a run' if one else f'{counts.rewards} rewards of runs'} that never came"
+    return runs
 
 
 def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry_run: bool) -> Pruned:
-    """Takes out runs that ended and came in before a time, and the oldest until the file has at most this size. The
-    file is written anew beside the old one and takes its place at once; until then nothing changes. Raises StoreError
-    when it cannot be; nothing is lost then."""
+    """Takes out runs that ended and came in before a time, the rewards that were given before it and whose run never
+    came, and the oldest runs until the file has at most this size. Where runs go the file is written anew beside the
+    old one and takes its place at once. Raises StoreError when it cannot be; nothing is lost then."""
     target = copy_beside(file.path)
     with file.lock:
         try:
@@ -84,6 +97,8 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
                 budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
                 kept = within(found, before_ns=before_ns, max_size=budget)
                 after = None
+                waiting = _rewards_of_no_run(connection, before_ns, dry_run=dry_run)
+                file.changes += 0 if dry_run else waiting
                 rewrite = not dry_run and len(kept) < len(found)
                 if rewrite:
                     copy_kept(connection, target, kept)
@@ -112,7 +127,18 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
         bytes_before=before,
         bytes_after=before if after is None and not dry_run else after,
         sources=gone,
+        rewards=waiting,
     )
+
+
+def _rewards_of_no_run(connection: duckdb.DuckDBPyConnection, before_ns: int | None, *, dry_run: bool) -> int:
+    """How many go. They take no room to speak of: the file need not be written anew for them."""
+    if before_ns is None:
+        return 0
+    those = f"{REWARDS_OF_NO_RUN} {_BEFORE}"
+    query = f"SELECT count(*) FROM {those}" if dry_run else f"DELETE FROM {those}"  # noqa: S608
+    [(count,)] = connection.execute(query, [before_ns - 1]).fetchall()
+    return int(count)
 
 
 class PrunableRun(msgspec.Struct):

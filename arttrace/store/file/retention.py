@@ -53,7 +53,7 @@ def apply(store: Prunable, limits: Limits) -> Pruned | None:
     if limits == Limits():
         return store.prune() if is_worth_it else None
     foreseen = store.prune(before_ns=before_ns, max_bytes=limits.max_bytes, dry_run=True)
-    if foreseen.spans <= left_out and not is_worth_it:
+    if foreseen.spans <= left_out and not foreseen.rewards and not is_worth_it:
         return None
     is_by_size = limits.max_bytes is not None and not foreseen.kept_trajectories
     if is_by_size and store.prune(before_ns=before_ns, dry_run=True).kept_trajectories:
