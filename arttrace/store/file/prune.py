@@ -1,8 +1,9 @@
 """Pruning: what to remove, and the store rewritten without it, since deleting in DuckDB frees no space.
 
 Runs go as a whole, with the traces, texts and rewards that nothing else needs; so do rewards of runs that never came.
-Policy steps, consumption and judgements stay, so that a run that comes again is still known as consumed. What sampling left out an hour ago goes whatever its
-age; that it was left out is known for a week longer, for what of it may still come.
+Policy steps, consumption and judgements stay, so that a run that comes again is still known as consumed. What sampling
+left out an hour ago goes whatever its age; that it was left out is known for a week longer, for what of it may still
+come.
 """
 
 from __future__ import annotations

@@ -1,0 +1,41 @@
+"""Who may send to the collector and ask it."""
+
+from __future__ import annotations
+
+from starlette.testclient import TestClient
+from trace_requests import HEADERS, request
+
+from arttrace.collector.app import CollectorApp
+from arttrace.collector.forward import Forward
+from arttrace.collector.spool import Spool
+from arttrace.store.server.auth import Authorizer
+from arttrace.system.paths import DataDir
+
+
+def test_a_host_of_another_name_is_no_friend(client: TestClient) -> None:
+    for path in ("/health", "/metrics", "/api/summaries", "/v1/traces"):
+        assert client.get(path, headers={"host": "evil.example:4318"}).status_code == 403
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:4318", "[::1]:4318"):
+        assert client.get("/health", headers={"host": host}).status_code == 200
+    assert client.get("/health", headers={f"x-{n}": "y" for n in range(200)}).status_code == 431
+    assert client.get("/health", headers={"x": "y" * 40_000}).status_code == 431
+
+
+def test_with_a_key_nothing_is_taken_or_told_without_it(sink: Spool, data: DataDir) -> None:
+    app = CollectorApp(sink, Forward(data), Authorizer("token", api_key="key"))
+    client = TestClient(app, base_url="http://collector.example")
+    body = request(b"\x02" * 8).SerializeToString()
+    for bad in ({}, {"authorization": "Bearer nope"}, {"authorization": "Basic key"}, {"authorization": "key"}):
+        answer = client.post("/v1/traces", content=body, headers=HEADERS | bad)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert client.get("/metrics", headers=bad).status_code == 401
+    key = {"authorization": "Bearer key"}
+    assert client.post("/v1/traces", content=body, headers=HEADERS | key).status_code == 200
+    assert client.get("/metrics", headers=key).status_code == 200
+    assert client.get("/health").status_code == 200
+    assert sink.acknowledged == 1
+
+
+def test_what_was_captured_is_told_to_the_token_alone(client: TestClient) -> None:
+    assert client.get("/api/summaries").status_code == 401
+    assert client.get("/api/summaries", headers={"authorization": "Bearer tokem"}).status_code == 401
