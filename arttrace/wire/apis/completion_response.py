@@ -20,6 +20,9 @@ from arttrace.wire.apis.completion_json import (
 )
 from arttrace.wire.span_attributes import error_of
 
+_NO_REASON = ("", "null")
+"""What some servers send in place of null until the last chunk."""
+
 
 @dataclass(slots=True)
 class ChoiceAnswer:
@@ -103,7 +106,8 @@ class _ChoiceStream:
         self._answer = ChoiceAnswer(index)
         self._role: str | None = None
         self._texts: dict[str, list[str]] = {}
-        self._tool_calls: dict[int, _ToolCallStream] = {}
+        self._tool_calls: list[tuple[int, _ToolCallStream]] = []
+        self._at_index: dict[int, _ToolCallStream] = {}
         self._function_call: _ToolCallStream | None = None
         self._audio: dict[str, Any] = {}
 
@@ -135,7 +139,11 @@ class _ChoiceStream:
     def _add_more(self, delta: Delta) -> None:
         for position, call in enumerate(dicts(delta.tool_calls)):
             index = _index(call.get("index"), position)
-            self._tool_calls.setdefault(index, _ToolCallStream()).add(call)
+            known = self._at_index.get(index)
+            if known is None or known.is_followed_by(call):
+                known = self._at_index[index] = _ToolCallStream()
+                self._tool_calls.append((index, known))
+            known.add(call)
         if isinstance(delta.function_call, dict):
             self._function_call = self._function_call or _ToolCallStream()
             self._function_call.add({"function": delta.function_call})
@@ -148,7 +156,8 @@ class _ChoiceStream:
         message: dict[str, Any] = {"role": self._role or "assistant"}
         message.update({key: "".join(pieces) for key, pieces in self._texts.items()})
         if self._tool_calls:
-            message["tool_calls"] = [self._tool_calls[index].call() for index in sorted(self._tool_calls)]
+            in_order = sorted(self._tool_calls, key=lambda indexed: indexed[0])
+            message["tool_calls"] = [stream.call() for _, stream in in_order]
         if self._function_call is not None:
             message["function_call"] = self._function_call.call()["function"]
         if self._audio:
@@ -162,6 +171,12 @@ class _ToolCallStream:
         self._fields: dict[str, Any] = {}
         self._name: list[str] = []
         self._arguments: list[str] = []
+
+    def is_followed_by(self, delta: dict[str, Any]) -> bool:
+        """Whether this begins another call though it has the same index: some servers give all of them one."""
+        function = delta.get("function")
+        is_named = bool(self._name) and isinstance(function, dict) and bool(function.get("name"))
+        return is_named and bool(delta.get("id")) and delta["id"] != self._fields.get("id")
 
     def add(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
@@ -194,7 +209,7 @@ def _read_frame(whole: Completion, frame: CompletionChunk) -> None:
 
 def _read_choice_end(answer: ChoiceAnswer, choice: ChunkChoice, *, tokens: bool = True) -> None:
     """Finish reason, token ids and log-probabilities: what lies beside message, delta or text, added up."""
-    if isinstance(choice.finish_reason, str):
+    if isinstance(choice.finish_reason, str) and choice.finish_reason not in _NO_REASON:
         answer.finish_reason = choice.finish_reason
     if not tokens:
         return

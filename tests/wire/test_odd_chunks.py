@@ -1,0 +1,63 @@
+"""Streams of chat completions as servers write them that keep to OpenAI's form only in part."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from arttrace.records import semconv
+from arttrace.wire import Decoded, Exchange
+from arttrace.wire.apis.chat import decode_chat
+
+
+def streamed(*chunks: dict[str, Any], done: bool = True) -> Decoded:
+    body = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+    body += b"data: [DONE]\n\n" if done else b""
+    return decode_chat(Exchange(b"{}", 200, {"content-type": "text/event-stream"}, body))
+
+
+def chunk(reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize("none", [None, "", "null"])
+def test_a_reason_to_finish_that_says_nothing_is_none(none: str | None) -> None:
+    cut = streamed(chunk(none, content="a"), chunk(none, content="b"), done=False)
+    assert cut.attributes[semconv.INTERRUPTED] == "error"
+    assert semconv.RESPONSE_FINISH_REASONS not in cut.attributes
+    whole = streamed(chunk(none, content="a"), chunk("stop", content="b"), chunk(none), done=False)
+    assert semconv.INTERRUPTED not in whole.attributes
+    assert whole.attributes[semconv.RESPONSE_FINISH_REASONS] == ["stop"]
+
+
+def calls(*deltas: dict[str, Any]) -> list[tuple[str, str, str]]:
+    found = streamed(*(chunk(tool_calls=[delta]) for delta in deltas), chunk("tool_calls"))
+    [message] = json.loads(found.attributes[semconv.OUTPUT_MESSAGES])
+    return [(part["id"], part["name"], part["arguments"]) for part in message["parts"]]
+
+
+def call(id: str | None, name: str | None, arguments: str, **index: int) -> dict[str, Any]:
+    return {**index, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize("index", [{}, {"index": 0}])
+def test_tool_calls_are_told_apart_where_their_index_does_not(index: dict[str, int]) -> None:
+    """As of Gemini's OpenAI-compatible endpoint, which sends each whole."""
+    found = calls(call("a", "find", '{"x":1}', **index), call("b", "find", '{"x":2}', **index))
+    assert found == [("a", "find", '{"x":1}'), ("b", "find", '{"x":2}')]
+
+
+@pytest.mark.parametrize("further", [None, "", "a", "another for each piece"])
+def test_pieces_of_one_tool_call_are_one(further: str | None) -> None:
+    """Whether or not a server repeats the id, or makes up another for each piece, which then has no name."""
+    [found] = calls(
+        call("a", "find", '{"x"', index=0), call(further, None, ":1", index=0), call(None, "", "}", index=0)
+    )
+    assert found[1:] == ("find", '{"x":1}')
+
+
+def test_tool_calls_come_in_the_order_of_their_index() -> None:
+    found = calls(call("b", "g", "{}", index=1), call("a", "f", "{}", index=0), call("c", "h", "{}", index=1))
+    assert [id for id, *_ in found] == ["a", "b", "c"]
