@@ -61,3 +61,38 @@ def test_pieces_of_one_tool_call_are_one(further: str | None) -> None:
 def test_tool_calls_come_in_the_order_of_their_index() -> None:
     found = calls(call("b", "g", "{}", index=1), call("a", "f", "{}", index=0), call("c", "h", "{}", index=1))
     assert [id for id, *_ in found] == ["a", "b", "c"]
+
+
+def test_content_that_comes_in_parts_is_put_together() -> None:
+    """As of Mistral's models that reason: what they think are parts, the answer is text or a part."""
+    thought = [{"type": "thinking", "thinking": [{"type": "text", "text": text}]} for text in ("Let me", " see")]
+    found = streamed(
+        *(chunk(content=[part]) for part in thought),
+        chunk(content=[{"type": "text", "text": "It"}]),
+        chunk(content=" is"),
+        chunk("stop", content=[{"type": "reference", "reference_ids": [1]}, 7]),
+    )
+    whole = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Let me see"}]},
+        {"type": "text", "text": "It is"},
+        {"type": "reference", "reference_ids": [1]},
+        7,
+    ]
+    message = {"index": 0, "message": {"role": "assistant", "content": whole}, "finish_reason": "stop"}
+    at_once = decode_chat(Exchange(b"{}", 200, {}, json.dumps({"choices": [message]}).encode()))
+    assert found.attributes[semconv.OUTPUT_MESSAGES] == at_once.attributes[semconv.OUTPUT_MESSAGES]
+    assert "Let me see" in found.attributes[semconv.OUTPUT_MESSAGES]
+
+
+def test_many_pieces_of_a_part_are_put_together_in_one_go() -> None:
+    deep: Any = [{"type": "thinking", "thinking": "x"}]
+    for _ in range(300):
+        deep = [{"type": "thinking", "thinking": deep}]
+    piece = [{"type": "text", "text": "a" * 100}]
+    [message] = json.loads(
+        streamed(*(chunk(content=piece) for _ in range(5000)), chunk("stop", content=deep)).attributes[
+            semconv.OUTPUT_MESSAGES
+        ]
+    )
+    assert message["parts"][0] == {"type": "text", "content": "a" * 500_000}
+    assert message["parts"][1]["value"]["type"] == "thinking"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 from typing import Any
 
 from arttrace.wire.apis.completion_json import (
@@ -106,6 +107,7 @@ class _ChoiceStream:
         self._answer = ChoiceAnswer(index)
         self._role: str | None = None
         self._texts: dict[str, list[str]] = {}
+        self._parts: list[Any] = []
         self._tool_calls: list[tuple[int, _ToolCallStream]] = []
         self._at_index: dict[int, _ToolCallStream] = {}
         self._function_call: _ToolCallStream | None = None
@@ -120,6 +122,8 @@ class _ChoiceStream:
             return
         if isinstance(delta.content, str):
             self._text("content", delta.content)
+        elif isinstance(delta.content, list):
+            self._parts += [*self._texts.pop("content", ()), *delta.content]
         if isinstance(delta.role, str):
             self._role = delta.role
         if delta.refusal is not None or delta.reasoning_content is not None or delta.reasoning is not None:
@@ -155,6 +159,8 @@ class _ChoiceStream:
     def answer(self) -> ChoiceAnswer:
         message: dict[str, Any] = {"role": self._role or "assistant"}
         message.update({key: "".join(pieces) for key, pieces in self._texts.items()})
+        if self._parts:
+            message["content"] = _joined([*self._parts, *self._texts.get("content", ())])
         if self._tool_calls:
             in_order = sorted(self._tool_calls, key=lambda indexed: indexed[0])
             message["tool_calls"] = [stream.call() for _, stream in in_order]
@@ -164,6 +170,31 @@ class _ChoiceStream:
             message["audio"] = self._audio
         self._answer.message = message
         return self._answer
+
+
+def _joined(pieces: Iterable[Any], *, nested: bool = True) -> list[Any]:
+    """The parts of a content of which each came in several pieces; text among them is a part of its own. What holds a
+    list of parts, as Mistral's thinking does, is put together in the same way, one level deep."""
+    parts: list[Any] = []
+    as_parts = ({"type": "text", "text": piece} if isinstance(piece, str) else piece for piece in pieces)
+    for (name, form), group in groupby(as_parts, _form):
+        members: list[Any] = list(group)
+        if form is str or (form is list and nested):
+            values = [member[name] for member in members]
+            whole = "".join(values) if form is str else _joined(chain.from_iterable(values), nested=False)
+            parts.append({key: value for member in members for key, value in member.items()} | {name: whole})
+        else:
+            parts += members
+    return parts
+
+
+def _form(part: Any) -> tuple[str, type]:
+    """What a part holds what it says under, and whether that is text, a list, or something else."""
+    name = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(name, str):
+        return "", object
+    value = part.get(name)
+    return name, str if isinstance(value, str) else list if isinstance(value, list) else object
 
 
 class _ToolCallStream:
