@@ -37,6 +37,9 @@ FURTHER: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
+    "thinking_token_budget": (-1,),
+    "watermarking": (False,),
+    "vllm_xargs": ({},),
 }
 """Request fields that the conventions do not name and that change what is sampled."""
 

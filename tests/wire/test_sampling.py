@@ -36,6 +36,7 @@ from arttrace.wire.sampling_fields import body_as_the_policy, changed
         ),
         ({"tool_choice": {"type": "none"}}, {"tool_choice": {"type": "none"}}),
         ({"best_of": 4, "use_beam_search": True, "allowed_token_ids": [1]}, {}),
+        ({"thinking_token_budget": 64, "watermarking": True, "vllm_xargs": {"processor": 1}}, {}),
     ],
     ids=str,
 )
@@ -91,6 +92,10 @@ ALTERED, NOT_AT_1 = "sampling was narrowed or shifted", "not sampled at temperat
         ({"logit_bias": {"5": 1}}, ALTERED, ALTERED),
         ({"bad_words": ["x"]}, ALTERED, ALTERED),
         ({"min_tokens": 2}, ALTERED, ALTERED),
+        ({"thinking_token_budget": 64}, ALTERED, ALTERED),
+        ({"thinking_token_budget": -1, "watermarking": False, "vllm_xargs": {}}, "", ""),
+        ({"watermarking": True}, ALTERED, ALTERED),
+        ({"vllm_xargs": {"processor": 1}}, ALTERED, ALTERED),
         ({"response_format": {"type": "json_object"}}, ALTERED, ALTERED),
         ({"response_format": {"type": "text"}}, "", ""),
         ({"structured_outputs": {"regex": "a+"}}, ALTERED, ALTERED),
