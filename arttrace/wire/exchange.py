@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from arttrace.records import semconv
@@ -15,16 +16,25 @@ KEPT_RESPONSE_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERS
 """The headers of a response that a span is made from, in lower case; a recorder keeps no others."""
 
 
-def picked(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def picked(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """Those of the headers that have one of these lower-case names. `headers` has lower-case names or minds no case.
 
-    httpx's look through all of them for each name that they are asked for: it is asked for those alone that are there.
+    httpx's look through all of them for each name that they are asked for: those are gone through once.
     """
     pairs = getattr(headers, "raw", None)
-    if isinstance(pairs, list):
-        there = {name.lower() for name, _ in pairs}
-        names = [name for name in names if name.encode() in there]
-    return {name: value for name in names if (value := headers.get(name)) is not None}
+    if not isinstance(pairs, list):
+        return {name: value for name in names if (value := headers.get(name)) is not None}
+    wanted, found = _as_bytes(names), dict[str, str]()
+    for key, value in pairs:
+        name = wanted.get(key.lower())
+        if name is not None:  # httpx knows the encoding, and joins what came more than once
+            found[name] = headers[name] if name in found or not value.isascii() else value.decode()
+    return found
+
+
+@lru_cache(maxsize=16)
+def _as_bytes(names: tuple[str, ...]) -> dict[bytes, str]:
+    return {name.encode(): name for name in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,16 +54,21 @@ MAX_FIELDS_BYTES = 64 << 10
 _MAX_NAMED = 20
 _MAX_NAME = 200
 _USAGE = {
-    ("prompt_tokens",): semconv.USAGE_INPUT_TOKENS,
-    ("input_tokens",): semconv.USAGE_INPUT_TOKENS,
-    ("completion_tokens",): semconv.USAGE_OUTPUT_TOKENS,
-    ("output_tokens",): semconv.USAGE_OUTPUT_TOKENS,
-    ("prompt_tokens_details", "cached_tokens"): semconv.USAGE_CACHE_READ_INPUT_TOKENS,
-    ("input_tokens_details", "cached_tokens"): semconv.USAGE_CACHE_READ_INPUT_TOKENS,
-    ("prompt_tokens_details", "cache_write_tokens"): semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
-    ("input_tokens_details", "cache_write_tokens"): semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
-    ("completion_tokens_details", "reasoning_tokens"): semconv.USAGE_REASONING_OUTPUT_TOKENS,
-    ("output_tokens_details", "reasoning_tokens"): semconv.USAGE_REASONING_OUTPUT_TOKENS,
+    "prompt_tokens": semconv.USAGE_INPUT_TOKENS,
+    "input_tokens": semconv.USAGE_INPUT_TOKENS,
+    "completion_tokens": semconv.USAGE_OUTPUT_TOKENS,
+    "output_tokens": semconv.USAGE_OUTPUT_TOKENS,
+}
+_INPUT_DETAILS = {
+    "cached_tokens": semconv.USAGE_CACHE_READ_INPUT_TOKENS,
+    "cache_write_tokens": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+}
+_OUTPUT_DETAILS = {"reasoning_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS}
+_USAGE_DETAILS = {
+    "prompt_tokens_details": _INPUT_DETAILS,
+    "input_tokens_details": _INPUT_DETAILS,
+    "completion_tokens_details": _OUTPUT_DETAILS,
+    "output_tokens_details": _OUTPUT_DETAILS,
 }
 
 
@@ -136,8 +141,7 @@ class SpanDraft:
         model = request.get("model")
         self.put(semconv.REQUEST_MODEL, model if isinstance(model, str) else deployment and deployment[1])
         for field, name in _NUMBERS.items():
-            value = request.get(field)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if field in request and isinstance(value := request[field], (int, float)) and not isinstance(value, bool):
                 self.put(name, value)
         self.put(semconv.SAMPLING_SETTINGS, changed(request) or None)
         stop = request.get("stop")
@@ -232,13 +236,10 @@ class SpanDraft:
 
 def usage_attributes(usage: Mapping[str, Any]) -> dict[str, Any]:
     """The counts of a `usage` object of OpenAI's APIs, with its details."""
-    found: dict[str, Any] = {}
-    for path, name in _USAGE.items():
-        value: Any = usage
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if type(value) is int:
-            found[name] = value
+    found = {name: usage[field] for field, name in _USAGE.items() if type(usage.get(field)) is int}
+    for field, names in _USAGE_DETAILS.items():
+        if isinstance(details := usage.get(field), dict):
+            found |= {name: details[field] for field, name in names.items() if type(details.get(field)) is int}
     return found
 
 

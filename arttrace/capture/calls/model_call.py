@@ -114,9 +114,17 @@ def begin_call(
     )
 
 
+def address(url: Any) -> tuple[str, str | None, int | None]:
+    """Path, host and port of an HTTP client's URL: httpx's has them taken apart, and its text has to be made."""
+    target = getattr(url, "raw_path", None)
+    if isinstance(target, bytes):
+        return target.partition(b"?")[0].decode(), url.raw_host.decode() or None, url.port
+    return _parts(str(url))
+
+
 @lru_cache(maxsize=256)
 def _parts(url: str) -> tuple[str, str | None, int | None]:
-    """Path, host and port: the same in most calls of an agent."""
+    """The same of a text, which most calls of an agent have in common."""
     parts = urlsplit(url)
     return parts.path, parts.hostname, parts.port
 
@@ -353,7 +361,7 @@ class ModelCall:
                     secrets.remember_headers(attempt.request_headers)
                 if attempt.failed is not None:
                     self.span.add_event(semconv.ATTEMPT_EVENT, *attempt.failed)
-            path, host, port = _parts(str(last.url))
+            path, host, port = address(last.url)
             if host is not None:
                 attributes[semconv.SERVER_ADDRESS] = host
             if port is not None:

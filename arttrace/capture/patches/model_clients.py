@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -157,10 +157,11 @@ def _all_below(base: type[Any]) -> Iterator[type[Any]]:
         yield from _all_below(client)
 
 
-def _provider(client: Any) -> str:
-    """`gen_ai.provider.name` of a client, by its class: Anthropic's has variants for two clouds."""
-    name = type(client).__name__
-    if any("anthropic" in base.__module__.partition(".")[0] for base in type(client).__mro__):
+@lru_cache(maxsize=64)
+def _provider(client: type[Any]) -> str:
+    """`gen_ai.provider.name` of a client's class: Anthropic's has variants for two clouds."""
+    name = client.__name__
+    if any("anthropic" in base.__module__.partition(".")[0] for base in client.__mro__):
         return "aws.bedrock" if "Bedrock" in name else "gcp.vertex_ai" if "Vertex" in name else "anthropic"
     return "azure.ai.openai" if "Azure" in name else "openai"
 
@@ -175,7 +176,7 @@ def _begin(client: Any, options: Any, above: bool) -> ModelCall | UnrecordedCall
         path = str(options.url).partition("?")[0]
         if api_of(path) is None or options.method.lower() != "post":
             return None
-        provider = _provider(client)
+        provider = _provider(client.__class__)
         suppressed = is_suppressed() and not _is_around_us(client)
         call = begin_call(client._client, path=path, provider=provider, suppressed=suppressed)
         if above:
