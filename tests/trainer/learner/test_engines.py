@@ -25,6 +25,7 @@ from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
+from trainer.learner.policy_model import trainable
 from trainer.learner.trl.engine import TrlLearner
 from trainer.policies.checkpoints import STATE, Checkpoints
 
@@ -114,11 +115,13 @@ def test_saved_adapter_is_what_peft_and_vllm_load(
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (config["peft_type"], config["r"], config["bias"], config["modules_to_save"]) == ("LORA", 8, "none", None)
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_model), tmp_path)
+    weights = trainable(learner.model)
+    assert all(torch.equal(weight, weights[name]) for name, weight in loaded.named_parameters() if "lora_" in name)
     ids = torch.tensor([[1, 2, 3, 4]])
     with torch.no_grad(), learner.model.disable_adapter():
         plain = learner.model(ids).logits
     with torch.no_grad():
-        assert torch.equal(loaded(ids).logits, learner.model(ids).logits)
+        torch.testing.assert_close(loaded(ids).logits, learner.model(ids).logits, rtol=1e-5, atol=1e-6)
         assert not torch.allclose(loaded(ids).logits, plain, atol=1e-4)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
-from trainer.learner.packed.lora import add_within_products
+from trainer.learner.packed.layers.lora import add_within_products
 
 RANK, WIDE, NARROW, TOKENS = 4, 48, 32, 10
 
@@ -24,7 +25,7 @@ class Passes(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = function(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and out.shape[-1] in (WIDE, NARROW) and out.numel() >= TOKENS * NARROW:
+        if isinstance(out, torch.Tensor) and out.shape[-1:] in ((WIDE,), (NARROW,)) and out.numel() >= TOKENS * NARROW:
             self.seen[str(function.overloadpacket.__name__)] += 1
         return out
 
@@ -70,7 +71,7 @@ def test_output_and_gradients_are_those_of_peft(bias: bool, shape: tuple[int, ..
 
 def test_sixteen_bits_are_nearer_to_the_truth_than_by_peft() -> None:
     exact = adapted()
-    x, gradient = torch.randn(TOKENS, NARROW), torch.randn(TOKENS, WIDE)
+    x, gradient = torch.randn(40 * TOKENS, NARROW), torch.randn(40 * TOKENS, WIDE)
     half = adapted(dtype=torch.bfloat16)
     half.load_state_dict(exact.state_dict())
     exact.load_state_dict({name: value.double() for name, value in half.state_dict().items()})
@@ -98,7 +99,35 @@ def test_nothing_but_products_goes_over_inputs_and_outputs() -> None:
     with Passes() as passes:
         model(x).backward(gradient)
     moved = passes.seen - Counter({"view": 99, "t": 99, "detach": 99, "_unsafe_view": 99})
-    assert moved == Counter({"mm": 2, "addmm_": 2}), passes.seen
+    assert moved == Counter({"addmm": 1, "mm": 1, "addmm_": 2}), passes.seen
+
+
+def test_a_layer_computed_again_leaves_out_its_last_product() -> None:
+    """The backward pass needs what goes into it; PyTorch ends there if nothing is kept of later operations."""
+    model = adapted()
+    add_within_products(model)
+    x = torch.randn(TOKENS, NARROW, dtype=torch.float64, requires_grad=True)
+    wanted = computed(model, x.detach(), torch.ones(TOKENS, WIDE, dtype=torch.float64))
+    x.grad = None
+    with Passes() as passes:
+        out = checkpoint(lambda x: torch.sin(torch.sin(x)) + model(x).sum(), x, use_reentrant=False)
+        forward, passes.seen = passes.seen, Counter()
+        out.sum().backward()
+    assert forward["addmm_"] == 1
+    assert passes.seen["addmm_"] == 1, "of the input's gradient; the module's own product is not computed again"
+    assert passes.seen["mm"] == 1
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, TOKENS * NARROW * wanted[name], rtol=1e-10, atol=1e-10)
+
+
+def test_an_input_without_a_gradient_is_given_none() -> None:
+    model = adapted(bias=False)
+    add_within_products(model)
+    with Passes() as passes:
+        model(torch.randn(TOKENS, NARROW, dtype=torch.float64)).sum().backward()
+    assert passes.seen["mm"] == 0, "no product with the frozen weights backwards"
+    assert all(p.grad is not None for name, p in model.named_parameters() if "lora_" in name)
 
 
 def test_it_stands_aside_for_what_it_does_not_compute(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.packed import engine as engine_module
-from trainer.learner.packed import lora
 from trainer.learner.packed.engine import PackedLearner
+from trainer.learner.packed.layers import lora
 from trainer.learner.policy_model import trainable
 from trainer.learner.samples import plan_step
 from trainer.learner.state import Weights
@@ -141,27 +141,21 @@ def test_a_layer_keeps_its_input_once_for_all_the_modules_that_take_it(
     if forward == "PEFT's":
         monkeypatch.setattr(engine_module, "add_within_products", lambda model: None)
     learner = PackedLearner(base_model, HALF)
-    parts: dict[int, str] = {}
     taken: dict[str, set[tuple[torch.dtype, int]]] = {}
+    current: list[str] = []
     for name, module in learner.model.named_modules():
-        if name.endswith("lora_A.default") and not name.endswith(("o_proj.lora_A.default", "down_proj.lora_A.default")):
+        if hasattr(module, "lora_A") and not name.endswith(("o_proj", "down_proj")):
             part = name.partition(".self_attn.")[0] if ".self_attn." in name else name.partition(".mlp.")[0] + ".mlp"
-            parts[module.weight.data_ptr()] = part
-            module.register_forward_pre_hook(partial(_remember, taken.setdefault(part, set())))
-    multiplied = lora._AdaptedLinear.apply
+            module.lora_A["default"].register_forward_pre_hook(partial(_remember, taken.setdefault(part, set())))
+            module.register_forward_pre_hook(partial(lambda part, *_: current.append(part), part))
+    multiplied = lora._IntoLowRank.apply
 
     def remembered(x: torch.Tensor, *others: Any) -> Any:
-        frozen = others[0].data_ptr()
-        if frozen in of_weight:
-            taken[of_weight[frozen]].add((x.dtype, x.data_ptr()))
+        if current:
+            taken[current.pop()].add((x.dtype, x.data_ptr()))
         return multiplied(x, *others)
 
-    of_weight = {
-        module.base_layer.weight.data_ptr(): parts[module.lora_A["default"].weight.data_ptr()]
-        for module in learner.model.modules()
-        if hasattr(module, "lora_A") and module.lora_A["default"].weight.data_ptr() in parts
-    }
-    monkeypatch.setattr(lora._AdaptedLinear, "apply", remembered)
+    monkeypatch.setattr(lora._IntoLowRank, "apply", remembered)
     learner.step(make_samples(0))
     assert all(len(inputs) == 1 for inputs in taken.values()), taken
     assert {dtype for inputs in taken.values() for dtype, _ in inputs} == {torch.bfloat16}

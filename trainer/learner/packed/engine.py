@@ -23,7 +23,9 @@ from trainer.learner.packed.attention import NAME, Kernel, usual_kernel, visitin
 from trainer.learner.packed.checks import check_model
 from trainer.learner.packed.forest import Forest, plant, split_forests
 from trainer.learner.packed.head import Head, log_probabilities
-from trainer.learner.packed.lora import add_within_products
+from trainer.learner.packed.layers.lora import add_within_products
+from trainer.learner.packed.layers.norms import norm_in_one_kernel
+from trainer.learner.packed.layers.rotary import rotate_by_halves
 from trainer.learner.packed.losses import Before, loss_terms, trajectory_sums
 from trainer.learner.policy_model import (
     as_reference,
@@ -60,6 +62,8 @@ class PackedLearner(BaseLearner):
         if self.config.dtype == "bfloat16":
             take_inputs_as_they_are(self.model)
         add_within_products(self.model)
+        norm_in_one_kernel(self.model)
+        rotate_by_halves(self.model)
         self.model.eval()  # no dropout
         causal = self.model.get_base_model()
         if self.config.gradient_checkpointing:
