@@ -38,9 +38,10 @@ LAYOUTS = {
     "padded": "TRL engine: the same, log-probabilities at trained positions only",
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "PEFT's LoRA": "the tree, a LoRA's product scaled and added in passes of their own, as PEFT does",
+    "plain norms": "the tree, norms and rotary positions operation by operation, as transformers does",
     "tree": "packed engine as it is: the prefix tree",
 }
-PACKED = ("packed", "PEFT's LoRA", "tree")
+PACKED = ("packed", "PEFT's LoRA", "plain norms", "tree")
 
 
 def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) -> dict[str, float]:
@@ -55,6 +56,8 @@ def measure(layout: str, runs: list[list[Call]], base: Path, gradients: Path) ->
         forest.shared_length = lambda left, right: 0
     elif layout == "PEFT's LoRA":
         engine.add_within_products = lambda model: None
+    elif layout == "plain norms":
+        engine.norm_in_one_kernel = engine.rotate_by_halves = lambda model: None
     elif layout == "stock TRL":
         take_trl_as_it_is()
     config = LearnerConfig(

@@ -20,7 +20,15 @@ from benchmarks.card.learner_row import LAYOUTS, Row, as_json, measure
 from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, QWEN3_8B, TOY, Shape, dense_rate, make_model
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("tree", "row per call", "packed", "tree, PEFT's LoRA", "tree, varlen", "tree, block by block")
+OURS = (
+    "tree",
+    "row per call",
+    "packed",
+    "tree, PEFT's LoRA",
+    "tree, plain norms",
+    "tree, varlen",
+    "tree, block by block",
+)
 BOTH = ("tree", "row per call", "packed")
 RIVALS = ("stock TRL", "TRL's tree", "Unsloth", "tree, Liger", "tree, compiled")
 COLUMNS = ("layout", "trained", "forwarded", "seconds", "tokens/s", "MFU %", "peak GiB", "gradients")

@@ -29,6 +29,12 @@ _WARM_S = 15.0
 """A step that takes longer is measured once: what a first step does besides is little of it."""
 KERNELS: dict[str, Any] = {"tree, varlen": "varlen", "tree, block by block": "blockwise"}
 """Layouts that differ in the kernel of attention alone."""
+LAYERS = {
+    "add_within_products": "tree, PEFT's LoRA",
+    "norm_in_one_kernel": "tree, plain norms",
+    "rotate_by_halves": "tree, plain norms",
+}
+"""What the packed engine does to layers, and the layout in which it does not."""
 NEEDS = {
     "tree, Liger": ("liger_kernel",),
     "stock TRL": ("trl", "datasets"),
@@ -42,6 +48,7 @@ LAYOUTS = {
     "tree, Liger": "the tree, those parts Liger's kernels",
     "tree, block by block": "the same by PyTorch's attention for each block",
     "tree, PEFT's LoRA": "the tree, a LoRA's product scaled and added in passes of their own, as PEFT does",
+    "tree, plain norms": "the tree, norms and rotary positions operation by operation, as transformers does",
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "row per call": "every call a padded row of its own, PyTorch's attention, log-probabilities at targets only",
     "stock TRL": "TRL's GRPOTrainer as it is: merged sequences, padded, log-probabilities at every position",
@@ -87,15 +94,19 @@ def measure(row: Row) -> dict[str, Any]:
         torch.set_num_threads(1)
     elif row.dtype == "float32":
         torch.set_float32_matmul_precision("highest")
-    shared_length, within = forest.shared_length, engine.add_within_products
+    replaced = {name: getattr(engine, name) for name in LAYERS}
+    shared_length = forest.shared_length
     if row.layout == "packed":
         forest.shared_length = lambda left, right: 0
-    elif row.layout == "tree, PEFT's LoRA":
-        engine.add_within_products = lambda model: None
+    for name, layout in LAYERS.items():
+        if row.layout == layout:
+            setattr(engine, name, lambda model: None)
     try:
         return _measure(row)
     finally:
-        forest.shared_length, engine.add_within_products = shared_length, within
+        forest.shared_length = shared_length
+        for name, function in replaced.items():
+            setattr(engine, name, function)
 
 
 def _measure(row: Row) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def gradients(lines: list[str]) -> dict[str, float]:
 def test_section_a_needs_what_a_card_has_and_the_gradients_of_its_layouts_agree(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(without(ON_NO_CARD))
     apart = gradients(run(tmp_path / "out", "--quick", PYTHONPATH=str(tmp_path)))
-    assert apart.keys() == {"tree", "packed", "tree, PEFT's LoRA", "tree, block by block"}, (
+    assert apart.keys() == {"tree", "packed", "tree, PEFT's LoRA", "tree, plain norms", "tree, block by block"}, (
         "a row per call is the reference itself"
     )
     assert all(one < 1e-5 for one in apart.values())
