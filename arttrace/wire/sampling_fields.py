@@ -16,6 +16,12 @@ _NUMBERS: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
 }
+NEUTRAL: dict[str, float] = {
+    **{"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0},
+    **{"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+}
+"""What an engine may have other defaults for, of its own or of the model's generation_config.json, with the values that
+leave the policy's own distribution as it is."""
 FURTHER: dict[str, tuple[Any, ...]] = {
     "min_p": (0,),
     "repetition_penalty": (1,),

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from spool import read_spans
 from stand_in_engine import StandInEngine, write_adapter
 
+from arttrace.wire import Api
+from arttrace.wire.sampling_fields import NEUTRAL
 from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.engines.vllm.engine import EngineAddress
 from trainer.gateway.errors import Refusal
@@ -47,9 +49,21 @@ def test_everything_but_our_fields_is_forwarded_as_it_came(fields: dict[str, obj
     assert forwarded.pop("return_token_ids") is True
     asked = request.get("logprobs")
     assert forwarded.pop("logprobs") == ((True if chat else 0) if asked is None or asked is False else asked)
-    assert forwarded == {
-        name: v for name, v in request.items() if name not in ("model", "return_token_ids", "logprobs")
-    }
+    given = {name: v for name, v in request.items() if name not in ("model", "return_token_ids", "logprobs")}
+    assert forwarded == {**given, **{name: v for name, v in NEUTRAL.items() if given.get(name) is None}}
+
+
+@pytest.mark.parametrize("api", ["chat_completions", "completions", "responses"])
+@pytest.mark.parametrize("policy", [False, True])
+def test_an_engine_takes_no_sampling_from_its_models_own_settings(api: Api, policy: bool) -> None:
+    """A vLLM that is not ours does: Qwen's generation_config.json has temperature, top_p, top_k and a penalty."""
+    asked = {"model": "policy", "temperature": 0.5, "top_p": None, "min_p": 0.1}
+    read = read_request(json.dumps(asked).encode(), api)
+    forwarded = json.loads(read.for_engine(Policies("policy", "base").base, as_the_policy_samples=policy))
+    own = {} if policy else {"temperature": 0.5, "min_p": 0.1}
+    penalties = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    expected = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, **penalties, **own}
+    assert {name: forwarded.get(name) for name in expected} == expected
 
 
 def test_no_tool_is_strict_for_the_engine() -> None:
@@ -154,8 +168,9 @@ async def test_with_the_policys_own_sampling_nothing_else_is_sampled_by(site: Si
     answer = await site.http.post("/r/t/v1/chat/completions", json={"model": "policy", "messages": [], **FORCED})
     assert answer.headers["x-arttrace-sampling"] == "policy"
     [asked] = site.engine.generations
-    assert asked.keys() & FORCED.keys() == {"tool_choice"}
-    assert asked["tool_choice"] == "auto"
+    assert {name: asked[name] for name in FORCED.keys() & asked.keys()} == {
+        "tool_choice": "auto", "temperature": 1.0, "top_p": 1.0
+    }  # fmt: skip
     site.gateway.recorder.close()
     [call] = [span for span in read_spans(site.directory) if span.name.startswith("chat")]
     assert call.attributes["arttrace.sampling"] == "policy"

@@ -6,6 +6,7 @@ import pytest
 from gateway_site import Site
 from stand_in_engine import write_adapter
 
+from arttrace.wire.sampling_fields import NEUTRAL
 from trainer.gateway.generation.request import read_request
 from trainer.gateway.policies import Policies
 
@@ -19,7 +20,7 @@ def forwarded(**fields: object) -> dict[str, object]:
 
 def test_log_probabilities_and_token_ids_are_asked_for() -> None:
     assert forwarded(input="x") == {
-        "model": "base", "input": "x", "include": [LOGPROBS], "enable_response_messages": True
+        "model": "base", "input": "x", "include": [LOGPROBS], "enable_response_messages": True, **NEUTRAL
     }  # fmt: skip
     assert forwarded(include=["file_search_call.results"])["include"] == ["file_search_call.results", LOGPROBS]
     assert forwarded(include=[LOGPROBS])["include"] == [LOGPROBS]

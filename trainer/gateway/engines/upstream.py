@@ -10,6 +10,7 @@ import msgspec
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import ServingError
 from arttrace.wire.content import secrets
+from arttrace.wire.sampling_fields import NEUTRAL
 from trainer.gateway.engines.connections import BrokenOff, Connections, EngineResponse
 from trainer.gateway.engines.vllm.engine import EngineAddress
 from trainer.gateway.engines.vllm.model import Probe
@@ -102,7 +103,7 @@ class Upstream:
         return all(logprob > -1e-6 for logprob in forced)
 
     async def _first_tokens(self, model: str, probe: Probe, timeout_s: float, **sampling: Any) -> tuple[float, ...]:
-        request = {"model": model, "prompt": probe.prompts, "max_tokens": 1, "logprobs": 0, **sampling}
+        request = {"model": model, "prompt": probe.prompts, "max_tokens": 1, "logprobs": 0, **NEUTRAL, **sampling}
         answer = await self._asked(_Completion, "POST", "/v1/completions", request, timeout_s=timeout_s)
         choices = sorted(answer.choices, key=lambda choice: choice.index)
         if [choice.index for choice in choices] != list(range(len(probe.prompts))):

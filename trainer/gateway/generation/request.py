@@ -8,11 +8,12 @@ import msgspec
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire import Api
-from arttrace.wire.sampling_fields import as_the_policy, without_strict
+from arttrace.wire.sampling_fields import NEUTRAL, as_the_policy, without_strict
 from trainer.gateway.errors import Refusal
 from trainer.gateway.policies import Version
 
 _RawObject = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NEUTRAL = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in NEUTRAL.items()}
 _TRUE, _ZERO, _ABSENT = msgspec.Raw(b"true"), msgspec.Raw(b"0"), (b"null", b"false")
 _LOGPROBS = "message.output_text.logprobs"
 MAX_ANSWERS = 1024
@@ -32,7 +33,8 @@ class GenerationRequest:
 
     def for_engine(self, version: Version, *, as_the_policy_samples: bool = False) -> bytes:
         """The JSON for the engine: the version's model, token ids and log-probabilities asked for, no tool strict,
-        everything else byte for byte as it came, or without what would change the policy's own sampling."""
+        everything else byte for byte as it came, or without what would change the policy's own sampling. What is not
+        said of the sampling is said: an engine that is not ours takes it from its model's directory."""
         fields = {name: value for name, value in self.fields.items() if name != "art"}  # it names the run, for us
         if (tools := fields.get("tools")) is not None:
             fields["tools"] = without_strict(tools)
@@ -40,6 +42,7 @@ class GenerationRequest:
             **(as_the_policy(fields) if as_the_policy_samples else fields),
             "model": msgspec.Raw(msgspec.json.encode(version.engine_model)),
         }
+        patched |= {name: raw for name, raw in _NEUTRAL.items() if bytes(patched.get(name, b"null")) == b"null"}
         if self.api == "responses":
             if self.fields.get("background", _ZERO) != _TRUE:
                 patched["enable_response_messages"] = _TRUE  # vLLM's way of giving token ids here

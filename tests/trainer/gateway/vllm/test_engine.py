@@ -84,6 +84,7 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert command[-1] == "--max-lora-rank=64"
     sampling = json.loads(value(command, "--override-generation-config"))
     assert (sampling["temperature"], sampling["top_p"], sampling["top_k"]) == (1.0, 1.0, -1)
+    assert (sampling["presence_penalty"], sampling["frequency_penalty"]) == (0.0, 0.0)
     assert "float32" in command
     assert "float32" not in engine_command(options(), SOCKET, "m", cpu=False)
     assert value(engine_command(options(max_model_len=99), SOCKET, "m", cpu=False), "--max-model-len") == "99"

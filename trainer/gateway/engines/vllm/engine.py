@@ -17,9 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
+from arttrace.wire.sampling_fields import NEUTRAL
 from trainer.gateway.engines.vllm.cards import VISIBLE
 from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib
 from trainer.gateway.engines.vllm.process import GuardedProcess
@@ -102,7 +105,7 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
 
 _MAX_LORA_RANK = 32
 
-_NEUTRAL_SAMPLING = '{"temperature":1.0,"top_p":1.0,"top_k":-1,"min_p":0.0,"repetition_penalty":1.0}'
+_NEUTRAL_SAMPLING = msgspec.json.encode(NEUTRAL).decode()
 
 
 def tool_call_parser(shape: ModelShape) -> str:
