@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from typing import Any
 
 import msgspec
@@ -51,10 +53,24 @@ FURTHER: dict[str, tuple[Any, ...]] = {
 
 
 def changed(request: dict[str, Any]) -> list[str]:
-    """The names among FURTHER by which a request changes what is sampled."""
+    """The names among FURTHER by which a request changes what is sampled, and those of numbers that are none: what an
+    engine makes of them is not known."""
+    odd = [name for name in _NUMBERS if (value := request.get(name)) is not None and as_number(value) is None]
     if FURTHER.keys().isdisjoint(request):  # as nearly every request is
-        return []
-    return [field for field in FURTHER if _changes(field, request.get(field))]
+        return odd
+    return [*odd, *(field for field in FURTHER if _changes(field, request.get(field)))]
+
+
+def as_number(value: Any) -> int | float | None:
+    """The number that an engine reads: vLLM takes text and truth values for one, too. None for any other."""
+    if type(value) is float or type(value) is int:
+        return value
+    if isinstance(value, (bool, str)):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = float(value)
+            if math.isfinite(number):
+                return int(number) if number.is_integer() else number
+    return None
 
 
 def _changes(field: str, value: Any) -> bool:

@@ -19,7 +19,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.compression import decompress
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import encode_bounded
-from arttrace.wire.sampling_fields import changed
+from arttrace.wire.sampling_fields import as_number, changed
 
 MAX_ERROR_TEXT = 4000
 MAX_TRAJECTORY_ID = 256
@@ -141,8 +141,8 @@ class SpanDraft:
         model = request.get("model")
         self.put(semconv.REQUEST_MODEL, model if isinstance(model, str) else deployment and deployment[1])
         for field, name in _NUMBERS.items():
-            if field in request and isinstance(value := request[field], (int, float)) and not isinstance(value, bool):
-                self.put(name, value)
+            if field in request:
+                self.put(name, as_number(request[field]))
         self.put(semconv.SAMPLING_SETTINGS, changed(request) or None)
         stop = request.get("stop")
         stops = [stop] if isinstance(stop, str) else stop

@@ -95,6 +95,12 @@ ALTERED, NOT_AT_1 = "sampling was narrowed or shifted", "not sampled at temperat
         ({"thinking_token_budget": 64}, ALTERED, ALTERED),
         ({"thinking_token_budget": -1, "watermarking": False, "vllm_xargs": {}}, "", ""),
         ({"watermarking": True}, ALTERED, ALTERED),
+        ({"top_p": "1", "presence_penalty": "0"}, "", ""),  # vLLM reads text as a number
+        ({"temperature": "0"}, NOT_AT_1, NOT_AT_1),
+        ({"top_p": " 0.8 "}, ALTERED, ALTERED),
+        ({"top_k": True}, ALTERED, ALTERED),
+        ({"temperature": "warm"}, ALTERED, ALTERED),
+        ({"frequency_penalty": [1]}, ALTERED, ALTERED),
         ({"vllm_xargs": {"processor": 1}}, ALTERED, ALTERED),
         ({"response_format": {"type": "json_object"}}, ALTERED, ALTERED),
         ({"response_format": {"type": "text"}}, "", ""),
