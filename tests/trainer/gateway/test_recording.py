@@ -277,6 +277,22 @@ async def test_a_full_disk_harms_no_call_and_an_end_says_that_it_was_not_taken(
     assert (recording["recorded"], recording["refused"] >= 3) == (0, True)
 
 
+async def test_two_runs_of_one_name_are_not_taken_for_one_that_is_whole(site: Site) -> None:
+    for reward in (0.0, 1.0):
+        await call(site, "/r/t/v1/chat/completions")
+        ended = (await site.http.post("/r/t/end", json={"reward": reward})).json()
+        assert ended == {"trajectory": "t", "calls": 1, "already_ended": bool(reward)}
+    await call(site, "/r/straggler/v1/chat/completions")
+    assert not (await site.http.post("/r/straggler/end")).json()["already_ended"]
+    await call(site, "/r/straggler/v1/chat/completions")
+    runs = taken_in(site)[0]
+    assert runs["t"].incomplete == (
+        "a span was refused: a second run was ended under this name, whose calls are among these: give each run its own"
+    )
+    assert [reward.value for reward in runs["t"].rewards] == [0.0]
+    assert runs["straggler"].incomplete == ""
+
+
 async def test_an_end_that_was_not_taken_may_be_sent_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await call(site, "/r/t/v1/chat/completions")
     async with asyncio.timeout(60):

@@ -17,6 +17,7 @@ from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.span import SpanRow
+from arttrace.trajectories.identity.stand_ins import stand_in
 from trainer.gateway.errors import Refusal
 from trainer.gateway.recording.identity import CallOwner, derived_id, root_span_id, trajectory_owner
 from trainer.gateway.recording.open_runs import OpenRun, OpenRuns
@@ -96,6 +97,7 @@ class Trajectories:
         found = notes.runs if notes is not None else {}
         self._open: OrderedDict[str, _Open] = OrderedDict((name, _restored(name, run)) for name, run in found.items())
         self._ended: OrderedDict[str, EndReport] = OrderedDict()
+        self._called_since: set[str] = set()
 
     @property
     def open(self) -> int:
@@ -108,7 +110,10 @@ class Trajectories:
 
     def call_began(self, owner: CallOwner, start_ns: int) -> list[Record]:
         """A call of `owner` begins: its trajectory and its sub-agent are there, at the latest now."""
-        if owner.trajectory is None or owner.trajectory in self._ended:
+        if owner.trajectory is None:
+            return []
+        if owner.trajectory in self._ended:
+            self._called_since.add(owner.trajectory)
             return []
         begun: list[Record] = []
         kept = self._open.get(owner.trajectory)
@@ -145,12 +150,15 @@ class Trajectories:
         self._touch(owner.trajectory, kept)
 
     def end(self, trajectory: str, order: EndOrder, *, tags: tuple[str, ...] = ()) -> tuple[EndReport, list[Record]]:
-        """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing.
+        """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing; one
+        after further calls is that of a second run, whose calls cannot be told from the first one's.
 
         Raises Refusal (404) when no call of it came here.
         """
         if (report := self._ended.get(trajectory)) is not None:
-            return msgspec.structs.replace(report, already_ended=True), []
+            again = self._second_run(trajectory) if trajectory in self._called_since else []
+            self._called_since.discard(trajectory)
+            return msgspec.structs.replace(report, already_ended=True), again
         kept = self._open.pop(trajectory, None)
         if kept is None:
             trajectory_owner(trajectory)
@@ -159,7 +167,7 @@ class Trajectories:
         report = EndReport(trajectory, kept.calls)
         self._ended[trajectory] = report
         if len(self._ended) > MAX_KEPT:
-            self._ended.popitem(last=False)
+            self._called_since.discard(self._ended.popitem(last=False)[0])
         records: list[Record] = []
         for agent in kept.agents.values():
             agent.end_ns = agent.end_ns or now
@@ -205,6 +213,21 @@ class Trajectories:
             explanation=order.explanation,
             time_ns=now,
         )
+
+    @staticmethod
+    def _second_run(trajectory: str) -> list[Record]:
+        """What makes a trajectory incomplete under whose name a second run was ended."""
+        owner = trajectory_owner(trajectory)
+        refused = stand_in(
+            "a second run was ended under this name, whose calls are among these: give each run its own",
+            trace_id=owner.trace_id,
+            span_id=derived_id(8, trajectory, "second"),
+            parent_span_id=owner.parent_span_id,
+            name="agent",
+            start_ns=time.time_ns(),
+            attributes={semconv.TRAJECTORY_ID: trajectory, semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT},
+        )
+        return [] if refused is None else [refused]
 
     def _touch(self, trajectory: str, kept: _Open) -> None:
         kept.touched = time.monotonic()
