@@ -57,6 +57,22 @@ def test_values_of_any_kind_are_recorded_or_named_and_never_consumed(spans: Span
     assert (recorded["self"], recorded["good"]) == (1, {"a": [1]})
 
 
+def test_half_a_surrogate_pair_costs_no_more_than_itself(spans: Spans) -> None:
+    """As json.loads makes one of a model's answer that was cut inside an emoji."""
+    half, long = "\ud83d", "x" * 5000
+
+    @arttrace.trajectory(metadata={half: {half: half}}, tags=[half])
+    def takes(**values: Any) -> Any:
+        arttrace.update(metadata={f"{half}2": half})
+        return values
+
+    takes(text=half + long, nested={half: [{"a": half}]}, **{half: 1})
+    (span,) = spans()
+    assert arguments(span)["values"] == {"text": "\ufffd" + long, "nested": {"\ufffd": [{"a": "\ufffd"}]}, "\ufffd": 1}
+    assert json.loads(span.attributes[semconv.METADATA]) == {"\ufffd": {"\ufffd": "\ufffd"}, "\ufffd2": "\ufffd"}
+    assert semconv.ENTRY_ARGUMENTS in span.attributes[semconv.DESCRIBED]  # a replay would be given something else
+
+
 def test_a_value_over_the_bound_is_cut_and_said_to_be(spans: Spans) -> None:
     @arttrace.trajectory
     def takes(text: str, more: int) -> str:

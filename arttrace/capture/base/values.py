@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.users_text import FOR_THE_USER, safe_text
 
 MAX_REPR = 1000
@@ -37,7 +38,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_fallback)
 
 
 def described() -> int:
-    """How many values were given by their repr in this thread so far, as they are no JSON."""
+    """How many values were given by their repr in this thread so far, or in part by U+FFFD, as they are no JSON."""
     return getattr(_state, "described", 0)
 
 
@@ -96,6 +97,13 @@ def _try_encode(value: Any) -> bytes | None:
         return _encoder.encode(value)
     except FOR_THE_USER:
         raise
+    except UnicodeEncodeError:  # half a surrogate pair, which no JSON text holds
+        try:
+            encoded = _encoder.encode(well_formed(value))
+        except Exception:  # noqa: BLE001  as below
+            return None
+        _state.described = described() + 1
+        return encoded
     except BaseException:  # noqa: BLE001  the value is the user's: its repr may raise anything
         return None
 
