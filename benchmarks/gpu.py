@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(ROOT)  # a machine with a GPU may hold the clone alone, with nothing installed from it
 
+from arttrace.system.processes import collect_garbage_seldom  # noqa: E402
 from benchmarks.card.bundle import FOLDER, PYTHON, unpack  # noqa: E402
 from benchmarks.card.frame import Config, run_here, run_section  # noqa: E402
 from benchmarks.card.sections import SECTIONS  # noqa: E402
@@ -33,6 +34,7 @@ TAU_BENCH = ROOT.parent / "shared" / "data" / "tau-bench-gpt-4o-airline.json.gz"
 
 def main() -> None:
     """Runs the sections asked for, one after the other; exits with 1 where one failed."""
+    collect_garbage_seldom()  # as the commands do
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller shapes and fewer rows")
     parser.add_argument("--cpu", action="store_true", help="toy size on the CPU")

@@ -24,6 +24,7 @@ from arttrace.commands.autorl.state import StateFile
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.model import TrainableModel
 from arttrace.records import semconv
+from arttrace.system.processes import collect_garbage_seldom
 
 POLICY = "things"
 
@@ -103,5 +104,6 @@ def main(events: Events, options: Sequence[str], policy: ScriptedServer) -> None
 
 
 if __name__ == "__main__":
+    collect_garbage_seldom()  # as the command does
     with serve_script(said) as server:
         main(Events(Path(sys.argv[1]), sys.argv[2]), sys.argv[3:], server)

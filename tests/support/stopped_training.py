@@ -20,6 +20,8 @@ from typing import Any
 
 import msgspec
 
+from arttrace.system.processes import collect_garbage_seldom
+
 INTERRUPTED = 130
 
 
@@ -147,6 +149,7 @@ def begin(start: Start) -> None:
 
 
 if __name__ == "__main__":
+    collect_garbage_seldom()  # as the command does
     import peft  # noqa: F401
     import transformers.models.qwen3.modeling_qwen3  # noqa: F401
 

@@ -316,7 +316,12 @@ def test_config_is_checked(engine: type[BaseLearner], base_model: Path, tmp_path
         engine(tmp_path)
 
 
-QUIET = """
+SELDOM = "from arttrace.system.processes import collect_garbage_seldom; collect_garbage_seldom()"
+"""As a command begins that loads torch."""
+
+QUIET = (
+    SELDOM
+    + """
 import sys
 from pathlib import Path
 from trainer.learner import LearnerConfig, make_learner
@@ -329,6 +334,7 @@ learner.step([Sample((q,), 1.0)])
 learner.save(Path(sys.argv[2]))
 assert not {"vllm", "weave"} & sys.modules.keys()
 """
+)
 
 
 @pytest.mark.parametrize("name", ["packed", "trl"])
@@ -347,7 +353,9 @@ def test_nothing_is_printed_or_left_in_the_working_directory(base_model: Path, t
     assert list(work.iterdir()) == []
 
 
-UNSLOTH = """
+UNSLOTH = (
+    SELDOM
+    + """
 import dataclasses, json, os, signal, sys
 
 class NoAvx512:
@@ -373,6 +381,7 @@ for engine in ("packed", "trl"):
     found.append(learner.step(samples).grad_norm)
 print(json.dumps(found))
 """
+)
 
 
 def test_a_model_loaded_by_unsloth_is_trained_alike(
@@ -411,7 +420,9 @@ def test_the_kl_term_may_refer_to_an_adapter(
         make_learner(base_model, dataclasses.replace(config, kl_weight=0.5, kl_reference=str(tmp_path / "none")))
 
 
-RANKS = """
+RANKS = (
+    SELDOM
+    + """
 import dataclasses, sys
 from pathlib import Path
 import msgspec, torch
@@ -433,6 +444,7 @@ for number, config in enumerate(msgspec.json.decode(configs, type=list[LearnerCo
     torch.save((dataclasses.asdict(metrics), weights), work / f"{number}-{rank}.pt")
 distributed.destroy_process_group()
 """
+)
 
 
 def test_two_ranks_take_the_step_of_one(

@@ -182,10 +182,10 @@ def test_what_libraries_print_as_they_are_imported_is_not_among_the_json(
 ) -> None:
     """As transformers does where W&B is offline."""
     made(train(data, base_model, "--method", "dpo", "--json"))  # the runs are stale then, for GRPO
-    code = "from trainer.commands.train.cli import command; command()"
+    code = "from arttrace.commands import main; main()"
     given = ["--method", method, "--base-model", str(base_model), "--lora-rank", "8", "--json"]
     environment = {**os.environ, "WANDB_MODE": "offline"}
-    command = [sys.executable, "-c", code, "--dir", str(data.root), *given]
+    command = [sys.executable, "-c", code, "train", "--dir", str(data.root), *given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["version"] == "policy@2"
