@@ -96,3 +96,15 @@ def test_many_pieces_of_a_part_are_put_together_in_one_go() -> None:
     )
     assert message["parts"][0] == {"type": "text", "content": "a" * 500_000}
     assert message["parts"][1]["value"]["type"] == "thinking"
+
+
+def test_the_input_of_a_custom_tool_is_put_together() -> None:
+    deltas = [{"index": 0, "id": "a", "type": "custom", "custom": {"name": "run", "input": "print("}}]
+    deltas += [{"index": 0, "custom": {"input": text}} for text in ("1", ")")]
+    deltas += [{"index": 1, "id": "b", "type": "custom", "custom": {"name": "run", "input": ""}}]
+    found = streamed(*(chunk(tool_calls=[delta]) for delta in deltas), chunk("tool_calls"))
+    [message] = json.loads(found.attributes[semconv.OUTPUT_MESSAGES])
+    assert [part["value"] for part in message["parts"]] == [
+        {"type": "custom", "id": "a", "custom": {"name": "run", "input": "print(1)"}},
+        {"type": "custom", "id": "b", "custom": {"name": "run", "input": ""}},
+    ]

@@ -21,6 +21,8 @@ from arttrace.wire.apis.completion_json import (
 )
 from arttrace.wire.span_attributes import error_of
 
+_CALLED = {"function": ("name", "arguments"), "custom": ("name", "input")}
+"""Under what a tool call names the tool that it calls, and which texts of it come in pieces."""
 _NO_REASON = ("", "null")
 """What some servers send in place of null until the last chunk."""
 
@@ -200,28 +202,29 @@ def _form(part: Any) -> tuple[str, type]:
 class _ToolCallStream:
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
-        self._name: list[str] = []
-        self._arguments: list[str] = []
+        self._texts: dict[str, dict[str, list[str]]] = {}
 
     def is_followed_by(self, delta: dict[str, Any]) -> bool:
         """Whether this begins another call though it has the same index: some servers give all of them one."""
-        function = delta.get("function")
-        is_named = bool(self._name) and isinstance(function, dict) and bool(function.get("name"))
+        is_named = any(
+            texts["name"] and isinstance(said := delta.get(form), dict) and said.get("name")
+            for form, texts in self._texts.items()
+        )
         return is_named and bool(delta.get("id")) and delta["id"] != self._fields.get("id")
 
     def add(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
-            if key not in ("function", "index") and value is not None:
+            if key in _CALLED and isinstance(value, dict):
+                texts = self._texts.setdefault(key, {name: [] for name in _CALLED[key]})
+                for name, pieces in texts.items():
+                    if isinstance(text := value.get(name), str):
+                        pieces.append(text)
+            elif key not in (*_CALLED, "index") and value is not None:
                 self._fields[key] = value
-        function = delta.get("function")
-        if isinstance(function, dict):
-            if isinstance(function.get("name"), str):
-                self._name.append(function["name"])
-            if isinstance(function.get("arguments"), str):
-                self._arguments.append(function["arguments"])
 
     def call(self) -> dict[str, Any]:
-        return {**self._fields, "function": {"name": "".join(self._name), "arguments": "".join(self._arguments)}}
+        texts = self._texts or {"function": {name: [] for name in _CALLED["function"]}}
+        return {**self._fields, **{form: {name: "".join(of[name]) for name in of} for form, of in texts.items()}}
 
 
 def _read_frame(whole: Completion, frame: CompletionChunk) -> None:
