@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import json
 import math
 import subprocess
@@ -314,6 +315,16 @@ def test_config_is_checked(engine: type[BaseLearner], base_model: Path, tmp_path
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(TrainingError, match="cannot be loaded"):
         engine(tmp_path)
+
+
+def test_what_a_program_has_set_aside_for_good_stays_so(
+    engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    learner = engine(base_model, LOOSE)
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    learner.step(make_samples(0))
+    assert gc.get_freeze_count() > frozen / 2, "but for what is gone by itself"
 
 
 SELDOM = "from arttrace.system.processes import collect_garbage_seldom; collect_garbage_seldom()"

@@ -97,12 +97,16 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self._logps, self._rows = None, iter(rows)
         self.args.gradient_accumulation_steps = self.args.steps_per_generation = len(micro_batches)
         # transformers collects garbage at the start of every run: a quarter of a second over all the objects that an
-        # imported torch keeps alive, unless they are set aside.
-        gc.freeze()
+        # imported torch keeps alive, unless they are set aside. What the program has set aside itself stays so: nothing
+        # puts back a part.
+        ours = gc.get_freeze_count() == 0
+        if ours:
+            gc.freeze()
         try:
             self.train()
         finally:
-            gc.unfreeze()
+            if ours:
+                gc.unfreeze()
             self._micro_batches = []
             self._targets = self._logps = self._temperatures = self._scored = None
 
