@@ -334,7 +334,6 @@ def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
         lora_rank=recipe.LORA_RANK,
         lora_alpha=recipe.LORA_ALPHA,
         kl_weight=recipe.KL_WEIGHT,
-        minibatches=recipe.MINIBATCHES,
         seed=seed,
     )
     return make_learner(base_model, config)

@@ -8,23 +8,17 @@ habits, so that it errs when sampled and, where the habit is wrong, when decoded
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-LIVE_HABIT = {"fresh": 0.8, "local": 0.38, "imported": 0.38, "canned": 0.2, "dried": 0.2, "frozen": 0.2}
-"""How often the teacher asks the live service, by kind of goods: it trusts the printed list too much. "local" and
-"imported" are mostly wrong, but right often enough for the policy to go on finding the right service by sampling: what
-is never sampled is never rewarded. With 0.45 two of eight base models were mostly right on one of them. Both are to
-move the same way: of two alike that are to move apart, the one that is learned first drags the other along."""
+LIVE_HABIT = {"fresh": 0.8, "local": 0.8, "imported": 0.38, "canned": 0.2, "dried": 0.2, "frozen": 0.62}
+"""How often the teacher asks the live service, by kind of goods. "imported" and "frozen" are mostly wrong, but right
+often enough for the policy to go on finding the right service by sampling: what is never sampled is never rewarded."""
 
 SERVICES = ("live_price", "list_price")
-
-_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-"""Its multiples, less their whole part, fill 0..1 evenly however many they are: no good's habit differs by chance."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -63,7 +57,7 @@ class Teacher:
             raise ValueError(f"the teacher knows no goods such as {item[:40]!r}")
         while True:
             self._asked[item] += 1
-            draw = (random.Random(f"{self._seed}/{item}").random() + self._asked[item] * _GOLDEN_RATIO) % 1
+            draw = random.Random(f"{self._seed}/{item}/{self._asked[item]}").random()
             service = SERVICES[draw >= LIVE_HABIT[kind]]
             if not self._kept[item, service]:
                 return service

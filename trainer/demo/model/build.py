@@ -28,10 +28,7 @@ _BATCH_ROWS = 16
 _LEARNING_RATE = 3e-3
 _WARM_UP_STEPS = 30
 _CHECK_EVERY = 25
-_ANNEAL_STEPS = 400
-"""Once the form is learned: what of it is not sure then is what a policy that goes on from here loses first."""
-_ANNEAL_STEPS_OF_GIVEN = 250
-"""At most so many of a given number of steps."""
+_ANNEAL_STEPS = 250
 _MAX_STEPS = 3000
 
 
@@ -189,7 +186,7 @@ def _train(
     right = asked = 0
     learned_at: int | None = None
     step = 0
-    anneal = _ANNEAL_STEPS if steps is None else min(_ANNEAL_STEPS_OF_GIVEN, steps // 2)
+    anneal = _ANNEAL_STEPS if steps is None else min(_ANNEAL_STEPS, steps // 2)
     while learned_at is None or step < learned_at + anneal:
         if steps is not None and step == steps - anneal:
             learned_at = step
