@@ -8,7 +8,6 @@ import dataclasses
 import json
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from collector_process import ARTTRACE, collecting, environment
+from served_app import served
 from simulated_agent import research_run
 
 from arttrace.collector.app import CollectorApp
@@ -28,9 +28,8 @@ from arttrace.store.access import queries, remote, sql
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.file import cancellation
 from arttrace.store.server import limits, owner, timeouts
-from arttrace.store.server.asgi import App
 from arttrace.store.server.auth import Authorizer
-from arttrace.store.server.owner import HOST, answering, hold_store, http_server, listen, url_of
+from arttrace.store.server.owner import answering, hold_store, listen
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 
@@ -63,20 +62,6 @@ def owned(data: DataDir) -> Iterator[Store]:
         assert isinstance(store, Store)
         store.append(research_run("a"))
         yield store
-
-
-@contextlib.contextmanager
-def served(app: App) -> Iterator[str]:
-    listener = listen(HOST, 0)
-    server = http_server(app)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield url_of(listener)
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 def ask_and_stay(url: str, token: str, sql: str) -> socket.socket:

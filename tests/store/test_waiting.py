@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from served_app import served
 from stored_runs import store_by_an_earlier_version
 
 from arttrace.collector.app import CollectorApp
@@ -22,7 +22,7 @@ from arttrace.store.access import open_store as opening_module
 from arttrace.store.access import remote
 from arttrace.store.file.reading import Elsewhere, reading_reported
 from arttrace.store.server.auth import Authorizer
-from arttrace.store.server.owner import HOST, answering, http_server, listen, url_of
+from arttrace.store.server.owner import answering
 from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.paths import DataDir
 
@@ -53,20 +53,9 @@ def data(tmp_path: Path) -> DataDir:
     return DataDir(tmp_path / "data")
 
 
-@contextlib.contextmanager
-def collector(data: DataDir) -> Iterator[str]:
+def collector(data: DataDir) -> contextlib.AbstractContextManager[str]:
     """One without a process that loads: who owns the store is another matter."""
-    app = CollectorApp(Spool(data), Forward(data), Authorizer("token", "key"))
-    listener = listen(HOST, 0)
-    server = http_server(app)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield url_of(listener)
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
+    return served(CollectorApp(Spool(data), Forward(data), Authorizer("token", "key")))
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
