@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Collection
 from typing import Any
 
@@ -62,10 +63,11 @@ def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
             raise ValueError(f"it scored trajectory {id[:40]!r}, which was not asked for")
         if id in scores:
             raise ValueError(f"it scored trajectory {id!r} twice")
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        is_nan = isinstance(score, float) and math.isnan(score)
+        if isinstance(score, bool) or not isinstance(score, int | float) or is_nan:
             raise ValueError(f"the score of trajectory {id!r} is no number")
         if not 0 <= score <= 1:
-            raise ValueError(f"the score of trajectory {id!r} is {score}, outside 0..1")
+            raise ValueError(f"the score of trajectory {id!r} is {reprlib.repr(score)}, outside 0..1")
         scores[id] = TrajectoryScore(id, str(entry.get("explanation") or ""), float(score))
     if len(scores) != len(ids):
         missing = ", ".join(id for id in ids if id not in scores)

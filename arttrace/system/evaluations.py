@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ def read_evaluations(data: DataDir, policy: str) -> dict[int, dict[str, float]]:
     except OSError:
         return found
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        with contextlib.suppress(ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError):
             said = json.loads(line)
             numbers = {name: float(value) for name, value in said.items() if _is_number(name, value)}
             found.setdefault(int(said["step"]), {}).update(numbers)
@@ -56,4 +56,6 @@ def read_evaluations(data: DataDir, policy: str) -> dict[int, dict[str, float]]:
 
 def _is_number(name: str, value: object) -> bool:
     is_count = name in _NO_NUMBERS or name.endswith("/runs")
-    return not is_count and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if is_count or isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN, and for integers that no float holds

@@ -146,6 +146,20 @@ def test_a_reward_by_id_and_one_without_a_run(
     assert len(caplog.records) == 2
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), 10**400, None, "much", [1]], ids=range(6))
+def test_a_reward_that_is_no_finite_number_is_logged_in_one_line(
+    value: Any, records: Callable[[], list[Record]], caplog: Any
+) -> None:
+    with arttrace.trajectory(name="x") as run:
+        run.reward(value, name="speed")
+        arttrace.reward(1)
+    assert [one.value for one in records() if isinstance(one, Reward)] == [1.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "arttrace: the reward 'speed' is not a finite number and was not recorded"
+    ]
+    assert caplog.records[0].exc_info is None
+
+
 def test_a_reward_for_a_run_that_nobody_knows_is_kept_and_told_once(
     records: Callable[[], list[Record]], caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_text_around_the_json_is_passed_over(text: str) -> None:
         (answer(entry("1", 0.5), entry("1", 0.5)), "twice"),
         (answer(entry("1", 0.5), entry("2", 1.01)), "outside 0..1"),
         (answer(entry("1", 0.5), entry("2", -0.1)), "outside 0..1"),
+        (answer(entry("1", 0.5), entry("2", 10**400)), "outside 0..1"),
         (answer(entry("1", 0.5), entry("2", True)), "no number"),
         (answer(entry("1", 0.5), entry("2", "0.5")), "no number"),
         (answer(entry("1", 0.5), entry("2", math.nan)), "no number"),

@@ -24,6 +24,8 @@ def test_damaged_lines_are_passed_over_and_no_other_file_is_read(tmp_path: Path)
     with evaluations_file(data, "policy").open("ab") as file:
         file.write(b'{"step": 2, "val/reward": \n[1]\nnull\n{"step": "x"}\n\xff\n{"val/reward": 1}\n')
         file.write(b'{"step": 3, "val/reward": NaN, "val/words": "many", "val/flag": true, "val/turns": 2}\n')
-    assert read_evaluations(data, "policy") == {1: {"val/reward": 0.5}, 3: {"val/turns": 2.0}}
+        file.write(b'{"step": Infinity, "val/reward": 1}\n')
+        file.write(b'{"step": 4, "val/turns": 3, "val/reward": ' + b"9" * 400 + b"}\n")
+    assert read_evaluations(data, "policy") == {1: {"val/reward": 0.5}, 3: {"val/turns": 2.0}, 4: {"val/turns": 3.0}}
     (tmp_path / "other.jsonl").write_text('{"step": 1, "val/reward": 1}\n')
     assert read_evaluations(data, "../other") == {}

@@ -41,7 +41,10 @@ def warn_unknown_run(trajectory_id: str) -> None:
 
 def record_reward(trajectory_id: str, value: float, name: str) -> None:
     """Append one reward to the spool. A value that is not a finite number is logged and not recorded."""
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
     if not math.isfinite(number):
         logger.warning("arttrace: the reward %r is not a finite number and was not recorded", name)
         return
