@@ -285,7 +285,8 @@ def trajectory(
         scenario: What the run attempted; runs of one scenario are a group when no group is given.
         tags: Free words. `update` adds more while the run goes on.
         metadata: Free JSON values by name; `update` adds more.
-        trajectory_id: The run's id, for a run that was announced before it started; random by default.
+        trajectory_id: The run's id, for a run that was announced before it started; random by default. What is given
+            one id, blocks or calls, is one run, whose rewards add up.
         capture_content: "full", "redacted" or "off" for everything in the run; it can lower what is set already, not
             raise it.
 
