@@ -47,7 +47,8 @@ class PolicyGateway:
     def client(self) -> httpx.Client:
         """A client of the gateway."""
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
-        return httpx.Client(headers=headers, trust_env=False, timeout=_ANSWER_WITHIN_S)
+        verify = self.server.startswith("https:")
+        return httpx.Client(headers=headers, trust_env=False, timeout=_ANSWER_WITHIN_S, verify=verify)
 
     def problem(self) -> str | None:
         """Why it cannot record a program; None when it can."""

@@ -328,7 +328,10 @@ class LocalBackend:
         except (FileNotFoundError, msgspec.DecodeError):
             return None
         async with httpx.AsyncClient(
-            timeout=5.0, headers={"authorization": f"Bearer {api_key()}"}, trust_env=False
+            timeout=5.0,
+            headers={"authorization": f"Bearer {api_key()}"},
+            trust_env=False,
+            verify=served.url.startswith("https:"),
         ) as client:
             try:
                 answer = await client.get(f"{served.url}/arttrace/status")

@@ -82,7 +82,7 @@ async def gateway_at(
         )
         upstream = Upstream(EngineAddress(engine.url, "engine-key"))
         await publisher.adopt(pool.replicas[0], upstream)
-        async with serving(gateway) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with serving(gateway) as url, httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
             yield Site(engine, gateway, http, directory)
         await upstream.close()
         recorder.close()

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import duckdb
@@ -45,13 +46,18 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
     fresh = not path.exists()
     connection = _connect(path)
     try:
-        found = _check_schema(connection, path, fresh)
-        if found != VERSION:
-            migrations.to_current(connection, found, path)
-            connection = _connect(path)
-        migrations.renew_views(connection)
-        with told_to_others(path):
-            reread.reread(connection)
+        comments = {} if fresh else _comments(connection)
+        if not comments and (fresh or not _has_views(connection)):
+            make(connection)
+        else:
+            found = _version(connection, path, comments)
+            if found != VERSION:
+                migrations.to_current(connection, found, path)
+                connection = _connect(path)
+                comments = _comments(connection)
+            migrations.renew_views(connection, comments)
+            with told_to_others(path):
+                reread.reread(connection, comments)
         for_its_user(path)
         return connection
     except duckdb.Error as error:
@@ -118,15 +124,18 @@ def _locked(path: Path, error: duckdb.Error) -> StoreInUse:
     )
 
 
-def _check_schema(connection: duckdb.DuckDBPyConnection, path: Path, fresh: bool) -> int:
-    """The version of the schema, made when the file is new."""
-    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-    if not tables and not fresh:
-        views = connection.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchone()
-        fresh = views == (0,)  # its maker died before the first commit
-    if fresh:
-        make(connection)
-        return VERSION
+def _comments(connection: duckdb.DuckDBPyConnection) -> dict[str, str | None]:
+    """The comment of each table. DuckDB takes milliseconds to list them: ask once."""
+    return dict(connection.execute("SELECT table_name, comment FROM duckdb_tables()").fetchall())
+
+
+def _has_views(connection: duckdb.DuckDBPyConnection) -> bool:
+    """False for a file without tables whose maker died before the first commit."""
+    return bool(connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal LIMIT 1").fetchall())
+
+
+def _version(connection: duckdb.DuckDBPyConnection, path: Path, tables: Collection[str]) -> int:
+    """The version of the schema."""
     if "arttrace_schema" not in tables:
         raise StoreError(f"{path} is a DuckDB file, but not a store of arttrace", "Pass another directory with --dir.")
     found = [version for (version,) in connection.execute("SELECT version FROM arttrace_schema").fetchall()]

@@ -8,6 +8,7 @@ of an older store: it counts as come now. Views that are not this version's are 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
@@ -44,10 +45,9 @@ def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None
         old.close()
 
 
-def renew_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """Gives a store of this version this version's views."""
-    stored = connection.execute("SELECT comment FROM duckdb_tables() WHERE table_name = 'arttrace_schema'").fetchall()
-    if stored != [(views.VIEWS_HASH,)]:
+def renew_views(connection: duckdb.DuckDBPyConnection, comments: Mapping[str, str | None]) -> None:
+    """Gives a store of this version this version's views, if the comments of its tables say that it has others."""
+    if comments.get("arttrace_schema") != views.VIEWS_HASH:
         _replace_views(connection, fill=span_membership.AGAIN)
 
 

@@ -7,7 +7,7 @@ made; those of another one are looked at once, when it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import duckdb
@@ -60,10 +60,10 @@ _Change = tuple[int, tuple[Any, ...], str]
 """A rowid, the row's first columns, and its document."""
 
 
-def reread(connection: duckdb.DuckDBPyConnection) -> None:
-    """Brings the rows of spans to this reading where they are another's. Goes on where an earlier try ended."""
-    query = "SELECT comment FROM duckdb_tables() WHERE table_name = 'span_records'"
-    if connection.execute(query).fetchall() == [(f"read {_READING}",)]:
+def reread(connection: duckdb.DuckDBPyConnection, comments: Mapping[str, str | None]) -> None:
+    """Brings the rows of spans to this reading where the comments of the tables say that they are another's. Goes on
+    where an earlier try ended."""
+    if comments.get("span_records") == f"read {_READING}":
         return
     marked = connection.execute(f"SELECT DISTINCT trace_id FROM span_records WHERE {_MARKED}").fetchall()  # noqa: S608
     traces = sorted(trace for (trace,) in marked)
