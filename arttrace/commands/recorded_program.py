@@ -47,7 +47,7 @@ class PolicyGateway:
     def client(self) -> httpx.Client:
         """A client of the gateway."""
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
-        verify = self.server.startswith("https:")
+        verify = httpx.URL(self.server).scheme != "http"
         return httpx.Client(headers=headers, trust_env=False, timeout=_ANSWER_WITHIN_S, verify=verify)
 
     def problem(self) -> str | None:

@@ -331,7 +331,7 @@ class LocalBackend:
             timeout=5.0,
             headers={"authorization": f"Bearer {api_key()}"},
             trust_env=False,
-            verify=served.url.startswith("https:"),
+            verify=httpx.URL(served.url).scheme != "http",
         ) as client:
             try:
                 answer = await client.get(f"{served.url}/arttrace/status")

@@ -307,7 +307,8 @@ class TrainableModel(Model):
         url = f"{str(self.inference_base_url).removesuffix('/v1')}/arttrace/status"
         headers = {"authorization": f"Bearer {self.inference_api_key or api_key()}"}
         try:
-            answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False, verify=url.startswith("https:"))
+            verify = httpx.URL(url).scheme != "http"
+            answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False, verify=verify)
             return ServedStep(answer.raise_for_status().json()["step"])
         except (httpx.HTTPError, ValueError, KeyError) as error:
             raise ServingError(f"the gateway of {self.name} does not report its step: {error}") from error

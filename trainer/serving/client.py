@@ -40,7 +40,7 @@ class GatewayClient:
         key = api_key or os.environ.get("ARTTRACE_API_KEY")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url = url.rstrip("/").removesuffix("/v1")
-        verify = url.startswith("https:")  # else the certificates would be read for nothing, in 20 ms
+        verify = httpx.URL(url).scheme != "http"  # else the certificates would be read for nothing, in 20 ms
         self._client = httpx.Client(
             base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=verify
         )

@@ -290,7 +290,8 @@ def _model_servers(data: DataDir) -> list[tuple[str, str, str | None, str]]:
 def _asked(name: str, url: str, key: str | None, hint: str) -> Check:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        status = httpx.get(url, headers=headers, timeout=_TIMEOUT_S).status_code
+        verify = httpx.URL(url).scheme != "http"
+        status = httpx.get(url, headers=headers, timeout=_TIMEOUT_S, verify=verify).status_code
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return Check(name, "error", f"{url} does not answer ({type(error).__name__})", hint)
     if status in (401, 403):

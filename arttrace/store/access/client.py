@@ -72,7 +72,7 @@ class OwnerClient:
             headers=headers,
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
             trust_env=False,
-            verify=url.startswith("https:"),
+            verify=httpx.URL(url).scheme != "http",
         )
 
     def request(self, name: str, arguments: Mapping[str, Any]) -> Any:

@@ -66,6 +66,7 @@ class LangfuseClient:
             base_url=connection.url,
             headers={"authorization": connection.authorization, "user-agent": "arttrace"},
             timeout=_TIMEOUT_S,
+            verify=httpx.URL(connection.url).scheme != "http",
         )
         self._say, self._sleep = say, sleep
         self._apart_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
