@@ -6,9 +6,8 @@ import io
 import sys
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points, version
 from traceback import walk_tb
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,7 +21,9 @@ from arttrace.system.errors import ArttraceError
 from arttrace.system.private_files import only_for_its_user
 from arttrace.system.processes import collect_garbage_seldom, signals_after_imports
 
-_ENTRY_POINTS = "arttrace.commands"
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
 _OURS = ("arttrace", "trainer")
 
 
@@ -90,7 +91,7 @@ class _LazyGroup(click.Group):
             raise click.UsageError(said, ctx) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_COMMANDS, *(point.name for point in entry_points(group=_ENTRY_POINTS))})
+        return sorted({*_COMMANDS, *(point.name for point in _entry_points())})
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The names alone: nothing is imported for a word that is not written yet."""
@@ -115,7 +116,7 @@ class _LazyGroup(click.Group):
                     command: click.Command = import_module(known.module).command
                 read_as_typed(command)
                 return command
-            for point in entry_points(group=_ENTRY_POINTS, name=cmd_name):
+            for point in _entry_points().select(name=cmd_name):
                 if cmd_name in _COMMANDS:
                     _check_trainer()
                 with signals_after_imports(takes_long=False):
@@ -129,8 +130,8 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, known = args[0], self.list_commands(ctx)
-        if name in known or ctx.resilient_parsing:
+        name = args[0]
+        if name in _COMMANDS or ctx.resilient_parsing or name in (known := self.list_commands(ctx)):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
@@ -146,6 +147,13 @@ class _LazyGroup(click.Group):
             if _importer(error) not in _OURS:
                 raise
             raise _explained(error, ctx.invoked_subcommand or "") from None
+
+
+def _entry_points() -> EntryPoints:
+    """Looked for only where the table does not name a module: every installed package is asked."""
+    with signals_after_imports(takes_long=False):
+        from importlib.metadata import entry_points
+    return entry_points(group="arttrace.commands")
 
 
 def _explained(error: ModuleNotFoundError, command: str) -> Exception:
@@ -174,7 +182,7 @@ def _check_trainer() -> None:
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(version("arttrace"), prog_name="arttrace")
+@click.version_option(package_name="arttrace", prog_name="arttrace")
 def cli() -> None:
     """Turn the agent you already run into training data, and the training data into a better model."""
 

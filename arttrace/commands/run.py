@@ -16,11 +16,11 @@ from uuid import uuid4
 import click
 
 from arttrace.capture.export.summary import VARIABLE
-from arttrace.commands.recorded_program import policy_gateway, run_recorded
 from arttrace.commands.shared.options import dir_option
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import users_umask
+from arttrace.system.processes import signals_after_imports
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
 _STARTERS = re.compile(
@@ -93,6 +93,9 @@ def command(
             err=True,
         )
     if policy is not None and not _is_one_of((_PYTHON,), executable, arguments):
+        with signals_after_imports(takes_long=False):
+            from arttrace.commands.recorded_program import policy_gateway, run_recorded  # an HTTP client
+
         gateway = policy_gateway(*_policy_server(policy))
         if (problem := gateway.problem()) is None:
             with _starting(executable):

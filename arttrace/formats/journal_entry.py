@@ -7,16 +7,16 @@ fault of the disk, is read as far as it can be: its spans, and stand-ins for tho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import msgspec
-from google.protobuf.message import DecodeError
 
-from arttrace.formats.otlp.decode_protobuf import protobuf_spans
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
+from arttrace.system.processes import signals_after_imports
 from arttrace.trajectories.identity.stand_ins import apart, stand_in
 
 _OTLP_PROTOBUF = b"\x01"
@@ -47,11 +47,22 @@ def encode_otlp(request: bytes) -> bytes:
 def decode_payload(payload: bytes) -> list[Record]:
     """The records in a payload. Raises msgspec.DecodeError or UnicodeDecodeError when it is none."""
     if payload.startswith(_OTLP_PROTOBUF):
+        protobuf_spans, decode_error = _protobuf()
         try:
             return list(protobuf_spans(payload[1:]))
-        except DecodeError as error:
+        except decode_error as error:
             raise msgspec.DecodeError(f"no OTLP trace request in protobuf: {error}") from error
     return _decoder.decode_lines(payload)
+
+
+@cache
+def _protobuf() -> tuple[Callable[[bytes], list[SpanRow]], type[Exception]]:
+    """`protobuf_spans` and the error that it raises: loaded with the first request, as most journals hold none."""
+    with signals_after_imports(takes_long=False):
+        from google.protobuf.message import DecodeError
+
+        from arttrace.formats.otlp.decode_protobuf import protobuf_spans
+    return protobuf_spans, DecodeError
 
 
 class Salvaged(NamedTuple):
@@ -68,10 +79,11 @@ def salvaged(payload: bytes, why: str) -> Salvaged:
     if payload.startswith(_OTLP_PROTOBUF):
         from arttrace.formats.otlp.check_protobuf import check_protobuf  # here, as below: seldom is anything damaged
 
+        protobuf_spans, decode_error = _protobuf()
         try:
             checked = check_protobuf(payload[1:])
             return Salvaged(*apart(protobuf_spans(checked.body)), whole=True)
-        except (MalformedRequest, TooManySpans, DecodeError):
+        except (MalformedRequest, TooManySpans, decode_error):
             return Salvaged([], stand_ins_in(payload, why), whole=False)
     from arttrace.formats.systems.refused_items import instead_of
 

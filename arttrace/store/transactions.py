@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import duckdb
-import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _in_python = re.compile(r"failed: KeyboardInterrupt:\s*\Z")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,6 +177,19 @@ def test_a_frame_that_its_writer_did_not_finish_was_acknowledged_to_nobody(data:
     segment.rename(segment.with_suffix(".open"))
     assert incomplete(data) == [""]
     assert "could not read" not in listed(data)
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "google.protobuf.message"])
+def test_what_a_library_that_is_not_there_would_read_or_store_stays_for_when_it_is(data: DataDir, library: str) -> None:
+    """It is loaded with the first that needs it, amid the reading."""
+    spool(data, *AS_OTLP)
+    program = f"import sys; sys.modules[{library!r}] = None; from arttrace.commands import main; main()"
+    words = [sys.executable, "-c", program, "ls", "--dir", str(data.root)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    said = f"Error: `arttrace ls` needs the package {library}: pip install 'arttrace[store]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    assert incomplete(data) == [""]
+    assert not list(data.spool.glob("*.damaged"))
 
 
 def test_nothing_is_said_where_all_listed_runs_came_later(data: DataDir) -> None:

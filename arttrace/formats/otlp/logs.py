@@ -4,8 +4,8 @@ SDKs put messages into log records, which come in requests of their own, before 
 becomes a span of no length that holds it as an event, with ids that follow from it: sent twice it is one, and whatever
 holds for spans (limits, validity, the journal, retention) holds for it. Records of one request about one span that have
 the same time stay in their order, equal ones among them apart: a coarse clock gives all messages of a call one time.
-`joined` gives the events to their spans when trajectories are built. Log records of any other kind are not kept. What
-cannot be read and is, or may be, such an event leaves what stands in for it.
+sdks/messages_elsewhere.py gives the events to their spans when trajectories are built. Log records of any other kind
+are not kept. What cannot be read and is, or may be, such an event leaves what stands in for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from arttrace.formats.otlp.json_fields import array, integer, mapping, object_of
 from arttrace.formats.otlp.protobuf_fields import BYTES, readable_fields, undamaged, values_of, walk
 from arttrace.formats.otlp.request import MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
-from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.records.span import SpanRow
 from arttrace.records.values.integers import UINT64
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.identity.stand_ins import stand_in
@@ -37,7 +37,6 @@ DAMAGED = "what it stands in, holds text that is no UTF-8, values nested too dee
 _PREFIX = "gen_ai."
 _EVENT_NAME = "event.name"  # an attribute, before log records had a field for it
 _BODY = "gen_ai.event.content"  # where span events hold what is the body of a log record
-_ORDER = ("gen_ai.system.message", "gen_ai.user.message")
 _FIXED64 = 1
 _ATTRIBUTE, _EVENT = (number << 3 | BYTES for number in (6, 12))
 _SAID = (*(number << 3 | _FIXED64 for number in (1, 11)), *(number << 3 | BYTES for number in (9, 10)))
@@ -267,41 +266,3 @@ class _Places:
 
 def _id(record: bytes) -> bytes:
     return hashlib.blake2b(record, digest_size=8).digest()
-
-
-def is_log_record(span: SpanRow) -> bool:
-    """Whether a span stands for a log record about the span above it."""
-    return semconv.LOG_RECORD in span.attributes and len(span.events) == 1
-
-
-def joined(spans: list[SpanRow]) -> list[SpanRow]:
-    """Spans with the events of their log records, which are left out then. One whose span is not there stays: its
-    parent is missing. So does an evaluation, which is a reward wherever it stands."""
-    events: dict[tuple[str, str], list[SpanRow]] = {}
-    for span in spans:
-        if is_log_record(span) and span.parent_span_id and span.events[0].name != semconv.EVALUATION_EVENT:
-            events.setdefault((span.trace_id, span.parent_span_id), []).append(span)
-    if not events:
-        return spans
-    there = {(span.trace_id, span.span_id) for span in spans}
-    found = []
-    for span in spans:
-        if is_log_record(span) and (span.trace_id, span.parent_span_id) in there & events.keys():
-            if span.events[0].name == semconv.EVALUATION_EVENT:
-                found.append(span)
-            continue
-        about = events.get((span.trace_id, span.span_id))
-        if about is not None:
-            new = sorted({each.span_id: each for each in about}.values(), key=_in_order)
-            span = msgspec.structs.replace(span, events=[*span.events, *(each.events[0] for each in new)])
-        found.append(span)
-    return found
-
-
-def _in_order(span: SpanRow) -> tuple[int, int, int, int, str]:
-    """By time; of one time the system's message comes first and the answer last, the others as their request had
-    them."""
-    event: SpanEvent = span.events[0]
-    rank = _ORDER.index(event.name) if event.name in _ORDER else 2
-    is_answer = event.name == "gen_ai.choice"
-    return (event.time_ns, is_answer - (rank == 0), span.start_ns, rank, span.span_id)

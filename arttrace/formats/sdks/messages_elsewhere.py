@@ -1,13 +1,55 @@
-"""Messages that a sender recorded beside the span of their call: in log records about it, or on a span inside it.
-Pure."""
+"""Messages that a sender recorded beside the span of their call: in log records about it (otlp/logs.py makes spans of
+those), or on a span inside it. Pure."""
 
 from __future__ import annotations
 
-from arttrace.formats.otlp.logs import joined
+import msgspec
+
 from arttrace.formats.sdks.google_adk import gathered
-from arttrace.records.span import SpanRow
+from arttrace.records import semconv
+from arttrace.records.span import SpanEvent, SpanRow
+
+_ORDER = ("gen_ai.system.message", "gen_ai.user.message")
 
 
 def with_messages(spans: list[SpanRow]) -> list[SpanRow]:
     """Spans of whole traces, with what was said of them elsewhere."""
-    return gathered(joined(spans))
+    return gathered(_joined(spans))
+
+
+def _is_log_record(span: SpanRow) -> bool:
+    """Whether a span stands for a log record about the span above it."""
+    return semconv.LOG_RECORD in span.attributes and len(span.events) == 1
+
+
+def _joined(spans: list[SpanRow]) -> list[SpanRow]:
+    """Spans with the events of their log records, which are left out then. One whose span is not there stays: its
+    parent is missing. So does an evaluation, which is a reward wherever it stands."""
+    events: dict[tuple[str, str], list[SpanRow]] = {}
+    for span in spans:
+        if _is_log_record(span) and span.parent_span_id and span.events[0].name != semconv.EVALUATION_EVENT:
+            events.setdefault((span.trace_id, span.parent_span_id), []).append(span)
+    if not events:
+        return spans
+    there = {(span.trace_id, span.span_id) for span in spans}
+    found = []
+    for span in spans:
+        if _is_log_record(span) and (span.trace_id, span.parent_span_id) in there & events.keys():
+            if span.events[0].name == semconv.EVALUATION_EVENT:
+                found.append(span)
+            continue
+        about = events.get((span.trace_id, span.span_id))
+        if about is not None:
+            new = sorted({each.span_id: each for each in about}.values(), key=_in_order)
+            span = msgspec.structs.replace(span, events=[*span.events, *(each.events[0] for each in new)])
+        found.append(span)
+    return found
+
+
+def _in_order(span: SpanRow) -> tuple[int, int, int, int, str]:
+    """By time; of one time the system's message comes first and the answer last, the others as their request had
+    them."""
+    event: SpanEvent = span.events[0]
+    rank = _ORDER.index(event.name) if event.name in _ORDER else 2
+    is_answer = event.name == "gen_ai.choice"
+    return (event.time_ns, is_answer - (rank == 0), span.start_ns, rank, span.span_id)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import duckdb
 import msgspec
-import pyarrow as pa
 
 from arttrace.records import semconv
 from arttrace.records.values.units import quantity
+from arttrace.store.arrow_tables import arrow_table
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.duckdb_file import copy_beside, create, name_of
 from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT
@@ -270,8 +270,8 @@ def within(found: Sequence[PrunableRun], *, before_ns: int | None, max_size: int
 def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequence[PrunableRun]) -> None:
     """A whole store with these runs only, in a file of its own, durable when this returns."""
     create(target).close()
-    traces = pa.table({"id": pa.array([trace for run in kept for trace in run.traces], pa.string())})
-    ids = pa.table({"id": pa.array([id for run in kept for id in run.trajectories], pa.string())})
+    traces = arrow_table({"id": ("VARCHAR", [trace for run in kept for trace in run.traces])})
+    ids = arrow_table({"id": ("VARCHAR", [id for run in kept for id in run.trajectories])})
     connection.execute(f"ATTACH {quoted(name_of(target))} AS kept")
     try:
         with registered(connection, _traces=traces, _trajectories=ids):

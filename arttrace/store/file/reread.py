@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import duckdb
 import msgspec
-import pyarrow as pa
 
 from arttrace.formats.sdks.conventions import MARKS
 from arttrace.formats.sdks.google_adk import SCOPE
 from arttrace.formats.sdks.tolerant import added_by_conventions
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.store.arrow_tables import arrow_table
 from arttrace.store.bounded_parts import batched
 from arttrace.store.file import reading
 from arttrace.store.rows.columns import span_columns
@@ -112,13 +112,14 @@ def _changes(connection: duckdb.DuckDBPyConnection, traces: Sequence[str]) -> It
 
 
 def _update(connection: duckdb.DuckDBPyConnection, changes: Sequence[_Change]) -> None:
-    types = {"VARCHAR": pa.string(), "BIGINT": pa.int64()}
-    kinds = [types[type] for type in SPANS.types()[: len(_COLUMNS)]]
-    columns = zip(*(row for _, row, _ in changes), strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    given = pa.table(
-        [pa.array([id for id, _, _ in changes], pa.int64()), *arrays, pa.array([text for *_, text in changes])],
-        names=["row", *_COLUMNS, "document"],
+    values = zip(*(row for _, row, _ in changes), strict=True)
+    types = SPANS.types()[: len(_COLUMNS)]
+    given = arrow_table(
+        {
+            "row": ("BIGINT", [id for id, _, _ in changes]),
+            **dict(zip(_COLUMNS, zip(types, values, strict=True), strict=True)),
+            "document": ("VARCHAR", [text for *_, text in changes]),
+        }
     )
     sets = ", ".join(f'"{name}" = g."{name}"' for name in (*_COLUMNS, "document"))
     with registered(connection, _given=given):

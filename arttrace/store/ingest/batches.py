@@ -18,7 +18,7 @@ from arttrace.trajectories.identity.stand_ins import stand_in
 
 _BATCH_BYTES = 8 << 20
 _OF_THE_DATA = (duckdb.DataError, duckdb.IntegrityError, duckdb.InvalidInputException)
-_OF_THE_MACHINE = (duckdb.Error, OSError, MemoryError)
+_OF_THE_MACHINE = (duckdb.Error, OSError, MemoryError, ImportError)
 
 
 class SegmentBatch(msgspec.Struct, array_like=True):

@@ -11,11 +11,10 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import msgspec
-import pyarrow as pa
 
 from arttrace.formats.evaluations import rewards_of
 from arttrace.records import semconv
@@ -24,6 +23,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import PlainRecord
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.store.arrow_tables import arrow_table
 from arttrace.store.rows import span_membership, tables, trace_links
 from arttrace.store.rows.columns import rows_by_table
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
@@ -34,14 +34,8 @@ from arttrace.store.rows.views import INFERRED_TOOLS, READ_MESSAGES
 from arttrace.store.transactions import registered, transaction
 from arttrace.trajectories.identity.reward_membership import before_colons
 
-_ARROW = {
-    "VARCHAR": pa.string(),
-    "BIGINT": pa.int64(),
-    "TINYINT": pa.int8(),
-    "DOUBLE": pa.float64(),
-    "BLOB": pa.binary(),
-    "BIGINT[]": pa.list_(pa.int64()),
-}
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _KNOWN_TEXTS = 100_000
 _TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
@@ -118,9 +112,8 @@ class Writer:
         query = """SELECT content_hash, trace_id, span_id FROM span_records
             WHERE start_ns BETWEEN {first} AND {last} AND content_hash IN (SELECT item FROM {{given}})"""
         starts = [one.columns[START] for one in spans]
-        known = self._among(
-            query.format(first=min(starts), last=max(starts)), pa.array([key[0] for key in parts], pa.int64())
-        )
+        query = query.format(first=min(starts), last=max(starts))
+        known = self._with(query, arrow_table({"item": ("BIGINT", [key[0] for key in parts])}))
         for key in known:
             parts.pop(key, None)
         return list(parts.values())
@@ -298,13 +291,8 @@ class Writer:
     def _insert(self, table: Table, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        types = [_ARROW[type] for type in table.types()]
-        arrays = [pa.array(column, type) for column, type in zip(zip(*rows, strict=True), types, strict=True)]
-        given = pa.table(arrays, names=[str(number) for number in range(len(arrays))])
-        self._with(table.insert("{given}"), given)
-
-    def _among(self, query: str, items: pa.Array) -> list[tuple[Any, ...]]:
-        return self._with(query, pa.table({"item": items}))
+        columns = zip(table.types(), zip(*rows, strict=True), strict=True)
+        self._with(table.insert("{given}"), arrow_table({str(at): column for at, column in enumerate(columns)}))
 
     def _with(self, query: str, given: pa.Table) -> list[tuple[Any, ...]]:
         with registered(self._connection, _given=given):
