@@ -295,19 +295,28 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-def loaded_by(names: set[str], *command: str) -> tuple[int, set[str]]:
-    """The exit code of a command, and which of these modules it had loaded at its end."""
+def loaded_by(names: set[str], folder: Path, *command: str) -> tuple[int, set[str]]:
+    """The exit code of a command in a folder, and which of these modules it had loaded at its end."""
     program = (
         "import atexit, sys; from arttrace.commands import main\n"
         f"atexit.register(lambda: print(*sorted({names} & set(sys.modules)), file=sys.stderr))\n"
         "main()"
     )
-    done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True, timeout=300)
+    words = [sys.executable, "-c", program, *command]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, timeout=300)
     return done.returncode, set(done.stderr.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(
-    "command", [["ls"], ["show", "run-x"], ["sql", "SELECT 1"], ["stats"]], ids=lambda words: words[0]
+    "command",
+    [
+        ["ls"],
+        ["show", "run-x"],
+        ["sql", "SELECT 1"],
+        ["stats"],
+        ["dataset", "--format", "trl-sft", "-o", "rows.jsonl"],
+    ],
+    ids=lambda words: words[0],
 )
 def test_a_command_that_reads_what_is_stored_loads_no_server_no_client_and_nothing_that_stores(
     data: DataDir, command: list[str]
@@ -316,12 +325,12 @@ def test_a_command_that_reads_what_is_stored_loads_no_server_no_client_and_nothi
     with Store.open(data) as store:
         store.summaries()  # which are stored as well
     unused = {"httpx", "uvicorn", "starlette", "asyncio", "pyarrow", "numpy", "google.protobuf", "opentelemetry"}
-    assert loaded_by(unused, *command, "--dir", str(data.root)) == (0, set())
+    assert loaded_by(unused, data.root.parent, *command, "--dir", str(data.root)) == (0, set())
 
 
 def test_run_loads_no_client_and_asks_no_installed_package(data: DataDir) -> None:
     unused = {"httpx", "rich", "importlib.metadata"}
-    assert loaded_by(unused, "run", "--dir", str(data.root), "--", "no-such-program") == (1, set())
+    assert loaded_by(unused, data.root.parent, "run", "--dir", str(data.root), "--", "no-such-program") == (1, set())
 
 
 def test_a_judge_that_would_be_asked_at_the_agents_address_is_told(

@@ -23,7 +23,7 @@ from arttrace.store import Store, bounded_parts
 from arttrace.store.access import any_store, queries, summary_pages
 from arttrace.store.access.client import OwnerClient
 from arttrace.system.paths import DataDir
-from arttrace.views.datasets import files
+from arttrace.views.datasets import parquet_file
 
 WARM, FEW, MANY = 1, 6, 24
 """Groups of four runs of two calls and a tool."""
@@ -83,7 +83,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(any_store, "_LEAST_ROWS", 96)
     monkeypatch.setattr(queries, "_ROWS_OF_PAGE", 48)
     monkeypatch.setattr(summary_pages, "_RUNS_OF_PAGE", 24)
-    monkeypatch.setattr(files, "_ROWS_OF_GROUP", 24)
+    monkeypatch.setattr(parquet_file, "_ROWS_OF_GROUP", 24)
     monkeypatch.setattr(export, "_IDS_AT_ONCE", 24)
     monkeypatch.setattr(export, "_SPANS_AT_ONCE", 24)
 

@@ -32,9 +32,9 @@ from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT, is_mark
 from arttrace.store.sql_text import listed, quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
+from arttrace.system.processes import signals_after_imports
 from arttrace.trajectories.identity.membership import LINK_LOST
 from arttrace.trajectories.identity.reward_membership import before_colons
-from arttrace.views.datasets.view_files import write_views
 from arttrace.views.run_filter import RunFilter, matching_pages
 
 _SPANS_AT_ONCE, _TRACES_AT_ONCE, _RECORDS_AT_ONCE, _IDS_AT_ONCE = 250, 10_000, 5_000, 200
@@ -97,6 +97,9 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
 
 
 def _write_views(store: AnyStore, folder: Path) -> None:
+    with signals_after_imports(takes_long=False):
+        from arttrace.views.datasets.view_files import write_views  # Arrow, which no other form needs
+
     bars: dict[str, Progress] = {}
 
     def progress(view: str, done: int, total: int) -> None:

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from arttrace.formats.datasets.forms import Form, Row, Unsuitable
-from arttrace.store.bounded_parts import batched
+from arttrace.formats.datasets.forms import Form, Row
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import whole_file
-
-_ROWS_OF_GROUP, _BYTES_OF_GROUP, _ROWS_AT_ONCE = 1000, 4 << 20, 100
-_TOOLS = "tool definitions that differ in shape from those of the first rows, which a Parquet column does not hold"
+from arttrace.system.processes import signals_after_imports
 
 
-class RowFile(ABC):
+class RowFile(Protocol):
     """One file being written."""
 
-    @abstractmethod
     def write(self, row: Row) -> None:
         """Adds a row. Raises Unsuitable where the file cannot hold it."""
 
-    @abstractmethod
     def close(self) -> None:
         """Writes what is left."""
 
 
-class _JsonLines(RowFile):
+class _JsonLines:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
@@ -45,96 +37,12 @@ class _JsonLines(RowFile):
         self._file.flush()
 
 
-_CALL = pa.struct(
-    [
-        ("id", pa.string()),
-        ("type", pa.string()),
-        ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())])),
-    ]
-)
-_MESSAGES = pa.list_(
-    pa.struct(
-        [
-            ("role", pa.string()),
-            ("content", pa.string()),
-            ("reasoning_content", pa.string()),
-            ("tool_calls", pa.list_(_CALL)),
-            ("tool_call_id", pa.string()),
-            ("name", pa.string()),
-        ]
-    )
-)
-_COLUMNS: dict[Form, dict[str, pa.DataType]] = {
-    Form.VERL_SFT: {
-        "messages": _MESSAGES,
-        "extra_info": pa.struct([("trajectory_id", pa.string()), ("agent_id", pa.string()), ("reward", pa.float64())]),
-    },
-    Form.VERL_RL: {
-        "data_source": pa.string(),
-        "prompt": _MESSAGES,
-        "ability": pa.string(),
-        "reward_model": pa.struct([("style", pa.string()), ("ground_truth", pa.string())]),
-        "extra_info": pa.struct(
-            [
-                ("index", pa.string()),
-                ("scenario", pa.string()),
-                ("arguments", pa.string()),
-                ("runs", pa.int64()),
-                ("mean_reward", pa.float64()),
-            ]
-        ),
-    },
-}
-
-
-class _Parquet(RowFile):
-    """Rows of fixed columns; where the form has tools, of the type of those of the first row that has some."""
-
-    def __init__(self, file: BinaryIO, form: Form) -> None:
-        self._file = file
-        self._columns = _COLUMNS[form]
-        self._has_tools = form is Form.VERL_SFT
-        self._tools: pa.DataType | None = None
-        self._rows: list[bytes] = []  # a tenth of what they are as objects
-        self._bytes = 0
-        self._writer: pq.ParquetWriter | None = None
-
-    def write(self, row: Row) -> None:
-        if row.get("tools") and not self._takes(row["tools"]):
-            raise Unsuitable(_TOOLS)
-        self._rows.append(msgspec.msgpack.encode(row))
-        self._bytes += len(self._rows[-1])
-        if len(self._rows) >= _ROWS_OF_GROUP or self._bytes >= _BYTES_OF_GROUP:
-            self._flush()
-
-    def _takes(self, tools: list[Any]) -> bool:
-        """Whether these come back from the column as they are; the first that do give it its type."""
-        try:
-            type = self._tools or (pa.array([tools]).type if self._writer is None else None)
-            if type is None or pa.array([tools], type).to_pylist() != [tools]:
-                return False
-        except (pa.ArrowException, TypeError, ValueError):
-            return False
-        self._tools = type
-        return True
-
-    def _flush(self) -> None:
-        columns = {**self._columns, **({"tools": self._tools} if self._has_tools and self._tools else {})}
-        schema = pa.schema(list(columns.items()))
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
-        parts = [
-            pa.Table.from_pylist([msgspec.msgpack.decode(row) for row in part], schema=schema)
-            for part in batched(self._rows, _ROWS_AT_ONCE)
-        ]
-        self._writer.write_table(pa.concat_tables([schema.empty_table(), *parts]))
-        self._rows, self._bytes = [], 0
-
-    def close(self) -> None:
-        if self._rows or self._writer is None:
-            self._flush()
-        if self._writer is not None:
-            self._writer.close()
+def _row_file(file: BinaryIO, form: Form) -> RowFile:
+    if not form.is_parquet:
+        return _JsonLines(file)
+    with signals_after_imports(takes_long=False):
+        from arttrace.views.datasets.parquet_file import ParquetFile
+    return ParquetFile(file, form)
 
 
 class DatasetFiles:
@@ -151,7 +59,7 @@ class DatasetFiles:
             for path in self._paths:
                 with _naming(path):
                     file = opened.enter_context(whole_file(path))
-                    self._rows.append(_Parquet(file, self._form) if self._form.is_parquet else _JsonLines(file))
+                    self._rows.append(_row_file(file, self._form))
             self._open = opened.pop_all()
         return self
 
