@@ -30,6 +30,8 @@ from trainer.policies.checkpoints import Checkpoints
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 DEMO = (sys.executable, "-u", "-c", "from arttrace.commands import main; main()", "demo")
+PHASES = ("demonstrations", "serving comes up", "first rollouts", "steps")
+SOME = ("demonstrations", "steps")
 
 
 def state(data: DataDir) -> DemoState:
@@ -116,8 +118,9 @@ def test_killed_again_and_again_it_finishes(demo_cache: Path, tmp_path: Path) ->
     assert set(times.values()) == {1}
 
 
+@pytest.mark.parametrize("killed_in", [SOME, pytest.param(PHASES, marks=pytest.mark.full)], ids=["some", "all"])
 def test_the_demo_learns_though_it_is_killed_in_its_phases(
-    building_demo: ExitStack, tmp_path_factory: pytest.TempPathFactory
+    killed_in: tuple[str, ...], building_demo: ExitStack, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = DataDir(tmp_path_factory.mktemp("demo") / "run")
     checkpoints = Checkpoints(data.policies, "policy")
@@ -127,18 +130,21 @@ def test_the_demo_learns_though_it_is_killed_in_its_phases(
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     built = recipe.base_model_path(1)
-    phases: list[tuple[str, Callable[[], bool], signal.Signals]] = [
-        ("serving comes up", lambda: (data.root / "logs" / "vllm.log").exists(), signal.SIGKILL),
-        ("first rollouts", lambda: len(state(data).held_out) == 2, signal.SIGKILL),
-        ("steps", lambda: (checkpoints.latest() or 0) >= 3, signal.SIGINT),
-    ]
-    if not built.exists():
-        phases.insert(0, ("demonstrations", lambda: any(data.spool.glob("*")), signal.SIGKILL))
-    for name, reached, how in phases:
+    phases: dict[str, tuple[Callable[[], bool], signal.Signals]] = {
+        "demonstrations": (lambda: any(data.spool.glob("*")), signal.SIGKILL),
+        "serving comes up": (lambda: (data.root / "logs" / "vllm.log").exists(), signal.SIGKILL),
+        "first rollouts": (lambda: len(state(data).held_out) == 2, signal.SIGKILL),
+        "steps": (lambda: (checkpoints.latest() or 0) >= 3, signal.SIGINT),
+    }
+    for name in killed_in:
+        if name == "demonstrations" and built.exists():
+            continue
+        reached, how = phases[name]
         demo = start()
-        wait_for(reached, demo)
-        if built.exists():
+        if name != "demonstrations":
+            wait_for(built.exists, demo)
             building_demo.close()
+        wait_for(reached, demo)
         demo.send_signal(how)
         printed, _ = demo.communicate(timeout=300)
         assert demo.returncode == (130 if how is signal.SIGINT else -how), f"{name}: {printed}"
