@@ -67,8 +67,8 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever imports only records or the store does not pay for capture.
     if name not in __all__:
         here = _IN_AGENT_LIGHTNING.get(name)
-        told = f"; Agent Lightning's {name} is here {here}" if here else ""
-        raise AttributeError(f"module 'arttrace' has no attribute {name!r}{told}")
+        note = f"; Agent Lightning's {name} is here {here}" if here else ""
+        raise AttributeError(f"module 'arttrace' has no attribute {name!r}{note}")
     from importlib import import_module
 
     module = import_module(f"arttrace.{_MODULES.get(name, 'capture.api')}")

@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.store.access.client import Failure
 from arttrace.store.access.owner_file import read_owner
-from arttrace.store.file.read_so_far import read_so_far, told_of_reading
+from arttrace.store.file.read_so_far import read_so_far, reading_message
 from arttrace.store.server.asgi import Receive, Scope, Send
 from arttrace.store.server.responses import JSON, RequestRefused
 from arttrace.store.server.timeouts import BodyReader
@@ -99,7 +99,7 @@ async def _body(receive: Receive) -> bytes:
 def _not_owned(reading: tuple[int, int] | None) -> Failure:
     if reading is None:
         return Failure("nobody owns the store at the moment: ask again")
-    return Failure(f"{told_of_reading(*reading)}: ask again", reading=reading)
+    return Failure(f"{reading_message(*reading)}: ask again", reading=reading)
 
 
 async def _fail(send: Send, status: int, failure: Failure) -> None:

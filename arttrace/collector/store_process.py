@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.store import Store
-from arttrace.store.file.read_so_far import told_of_reading
+from arttrace.store.file.read_so_far import reading_message
 from arttrace.store.file.reading import Tell, reading_reported
 from arttrace.store.server.owner import answering
 from arttrace.system.errors import StoreInUse
@@ -99,13 +99,13 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
 
 
 def _reading(began: float, total: int) -> Tell:
-    told_at = time.monotonic()
+    sent_at = time.monotonic()
 
     def tell(done: int) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= _TELL_S:
-            told_at = time.monotonic()
-            _tell(Round(began, False, reading=told_of_reading(done, total)))
+        nonlocal sent_at
+        if time.monotonic() - sent_at >= _TELL_S:
+            sent_at = time.monotonic()
+            _tell(Round(began, False, reading=reading_message(done, total)))
 
     return tell
 

@@ -10,19 +10,19 @@ from arttrace.store.unread import Unread, UnreadCount
 from arttrace.system.paths import DataDir
 
 
-def told_of_requests(unread: Unread) -> str:
+def unread_requests_message(unread: Unread) -> str:
     """The line that `ls` prints of them."""
     what = f"{quantity(unread.count, 'request')} that it could not read"
-    return _told(what, unread, "what was in them, and which runs lack it, cannot be known")
+    return _message(what, unread, "what was in them, and which runs lack it, cannot be known")
 
 
-def told_of_spans(unread: Unread) -> str:
+def unread_spans_message(unread: Unread) -> str:
     """The same of spans, and of log records about spans."""
     what = "1 span or log record" if unread.count == 1 else f"{unread.count} spans or log records"
-    return _told(f"{what} whose trace cannot be read", unread, "which runs lack them cannot be known")
+    return _message(f"{what} whose trace cannot be read", unread, "which runs lack them cannot be known")
 
 
-def _told(what: str, unread: Unread, unknown: str) -> str:
+def _message(what: str, unread: Unread, unknown: str) -> str:
     return f"the collector refused {what} (the last: {unread.reason}); {unknown}: see the senders' logs"
 
 

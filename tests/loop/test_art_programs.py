@@ -334,7 +334,7 @@ async def test_that_a_judge_does_not_replace_rewards_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ART's trajectories have a reward from the start, which its judge replaces."""
-    monkeypatch.setattr(outcome, "_told_of_two_rewards", False)
+    monkeypatch.setattr(outcome, "_warned_of_two_rewards", False)
     await model.register(backend)
     judge = {"api_base": judge_server.url}
     for rewards in ((None, None), (0.0, 0.0, None), (0.0, 0.0)):

@@ -54,7 +54,7 @@ def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:
         outgoing = _context_for(request.url)
         if outgoing is None:
             return send(self, request, *args, **kwargs)
-        with _told(outgoing, request.headers):
+        with _with_headers(outgoing, request.headers):
             return send(self, request, *args, **kwargs)
 
     return hooked
@@ -66,7 +66,7 @@ def _async_send(send: Callable[..., Any]) -> Callable[..., Any]:
         outgoing = _context_for(request.url)
         if outgoing is None:
             return await send(self, request, **kwargs)
-        with _told(outgoing, request.headers):
+        with _with_headers(outgoing, request.headers):
             return await send(self, request, **kwargs)
 
     return hooked
@@ -78,7 +78,7 @@ def _aiohttp_send(send: Callable[..., Any]) -> Callable[..., Any]:
         outgoing = _context_for(self.url)
         if outgoing is None:
             return await send(self, *args, **kwargs)
-        with _told(outgoing, self.headers):
+        with _with_headers(outgoing, self.headers):
             return await send(self, *args, **kwargs)
 
     return hooked
@@ -106,7 +106,7 @@ def _context_for(url: Any) -> Context | None:
 
 
 @contextmanager
-def _told(outgoing: Context, headers: MutableMapping[str, str]) -> Iterator[None]:
+def _with_headers(outgoing: Context, headers: MutableMapping[str, str]) -> Iterator[None]:
     """While the request is sent its headers, and the current context, say which trajectory it belongs to."""
     before: dict[str, str] = {}
     with _telling:

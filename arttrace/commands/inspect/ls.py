@@ -12,7 +12,7 @@ import msgspec
 from rich.live import Live
 from rich.table import Table
 
-from arttrace.collector.unread_requests import told_of_requests, told_of_spans
+from arttrace.collector.unread_requests import unread_requests_message, unread_spans_message
 from arttrace.commands.shared.following import EVERY_S, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import run_filters
@@ -22,7 +22,7 @@ from arttrace.store.access.client import NotUnderstood
 from arttrace.store.access.late_spans import late
 from arttrace.store.access.open_store import elsewhere
 from arttrace.store.file.prune import REWARDS_OF_NO_RUN
-from arttrace.store.ingest.segments import told_of_entries
+from arttrace.store.ingest.segments import unread_entries_message
 from arttrace.store.unread import unread_in
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
@@ -107,8 +107,12 @@ def _unread(store: AnyStore, since_ns: int) -> list[str]:
         there = store.unread() if elsewhere(store.data) else unread_in(store.data)
     except NotUnderstood as error:
         return [f"how much it could not read is not known: {error.hint or error.message}"]
-    kinds = (there.requests, told_of_requests), (there.spans, told_of_spans), (there.entries, told_of_entries)
-    return [told(lost) for lost, told in kinds if lost.count and lost.last_ns >= since_ns]
+    kinds = (
+        (there.requests, unread_requests_message),
+        (there.spans, unread_spans_message),
+        (there.entries, unread_entries_message),
+    )
+    return [message(lost) for lost, message in kinds if lost.count and lost.last_ns >= since_ns]
 
 
 def _follow(data: DataDir, wanted: RunFilter, limit: int, wide: bool, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
-from arttrace.records.values.finish_reasons import told_reason
+from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import from_json, json_object
 from arttrace.wire.apis.anthropic_chat import chat_tools
@@ -46,7 +46,7 @@ def answers(messages: Sequence[Any]) -> str:
             [*_, said] = in_openais_form({"role": "assistant", **message})
             parsed = parse_message(plain(said))
             answer = {"role": parsed.role, "parts": parsed.parts, "name": parsed.name}
-            reason = told_reason(message)
+            reason = stated_reason(message)
             found.append(answer if reason is None else {**answer, "finish_reason": reason})
     return _list_text(found)
 
@@ -58,10 +58,10 @@ def reasons_of(response: Any) -> list[str | None]:
         return []
     for name in ("choices", "candidates"):
         if isinstance(found := response.get(name), list):
-            return [told_reason(json_object(one)) for one in found]
+            return [stated_reason(json_object(one)) for one in found]
     generations = response.get("generations")
     if not isinstance(generations, list):
-        return [told_reason(response)]
+        return [stated_reason(response)]
     first = generations[0] if generations else None
     return [_reason_of_generation(json_object(one)) for one in (first if isinstance(first, list) else generations)]
 
@@ -69,7 +69,7 @@ def reasons_of(response: Any) -> list[str | None]:
 def _reason_of_generation(generation: dict[str, Any]) -> str | None:
     message = json_object(generation.get("message"))
     about = json_object(json_object(message.get("kwargs", message)).get("response_metadata"))
-    return told_reason(json_object(generation.get("generation_info"))) or told_reason(about)
+    return stated_reason(json_object(generation.get("generation_info"))) or stated_reason(about)
 
 
 def tools(definitions: Sequence[Any]) -> str:

@@ -96,7 +96,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         else:
             results |= {id: block for block in _blocks(line["message"].get("content")) if (id := _answers(block))}
     agents: dict[str, str] = {}
-    told: set[tuple[str, ...]] = set()
+    seen: set[tuple[str, ...]] = set()
     final: Any = None
     is_a_part = all(line.get("isSidechain") for line in message_lines)
     for id, parts in answered.items():
@@ -119,8 +119,8 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         start_ns = time_ns((path[-1] if path else first).get("timestamp"))
         history = _history(path, answered, results)
         answer = max((at for at, one in enumerate(history) if one["role"] == "assistant"), default=None)
-        if answer is not None and (asked := _ids(history[answer])) not in told:
-            told.add(asked)
+        if answer is not None and (asked := _ids(history[answer])) not in seen:
+            seen.add(asked)
             yield from run.results(history, answer, agent=agent, end_ns=start_ns)
         yield run.call(
             id,

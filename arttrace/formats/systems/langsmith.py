@@ -20,7 +20,7 @@ from arttrace.records import semconv
 from arttrace.records.message import joined_text
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.records.values.finish_reasons import finish_reason, told_reason
+from arttrace.records.values.finish_reasons import finish_reason, stated_reason
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
@@ -193,7 +193,7 @@ def _replies(output: dict[str, Any]) -> Iterator[Any]:
     if isinstance(generations, list):
         for one in generations[0] if generations and isinstance(generations[0], list) else generations:
             answer = _object(one)
-            reason = told_reason(_object(answer.get("generation_info")))
+            reason = stated_reason(_object(answer.get("generation_info")))
             if isinstance(answer.get("message"), dict):
                 for message in _messages([answer["message"]]):
                     yield {"finish_reason": reason, **message}
@@ -243,7 +243,7 @@ def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
         if isinstance(calls, list) and calls:
             chat["tool_calls"] = [_tool_call(call) for call in calls]
         about = _object(message.get("response_metadata"))
-        if reason := finish_reason(told_reason(about)):
+        if reason := finish_reason(stated_reason(about)):
             chat["finish_reason"] = reason
         yield chat
 

@@ -11,7 +11,7 @@ from arttrace.system.errors import ArttraceError
 
 _SHOWN = 16
 _log = logging.getLogger("arttrace.loop")
-_told_of_two_rewards = False
+_warned_of_two_rewards = False
 
 
 def in_words(key: str, to_gather: int, rewards: Sequence[float | None], raised: int) -> str:
@@ -19,10 +19,10 @@ def in_words(key: str, to_gather: int, rewards: Sequence[float | None], raised: 
     named = f"TrajectoryGroup {key!r}"
     if to_gather:
         return f"<{named}: {to_gather} rollout{'s' * (to_gather > 1)} to gather>"
-    told = ", ".join(str(round(one, 4) if isinstance(one, float) else one) for one in rewards[:_SHOWN])
+    shown = ", ".join(str(round(one, 4) if isinstance(one, float) else one) for one in rewards[:_SHOWN])
     more = ", ..." * (len(rewards) > _SHOWN)
     count = f"{len(rewards)} trajector{'y' if len(rewards) == 1 else 'ies'}"
-    return f"<{named}: {count}{f', rewards {told}{more}' * bool(rewards)}{f', {raised} raised' * bool(raised)}>"
+    return f"<{named}: {count}{f', rewards {shown}{more}' * bool(rewards)}{f', {raised} raised' * bool(raised)}>"
 
 
 def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured: bool) -> None:
@@ -60,10 +60,10 @@ def warn_of_what_is_missing(
 
 def tell_of_two_rewards(rewarded: int, trajectories: int) -> None:
     """Log, once in this process, that a judge's score does not replace the rewards that trajectories had."""
-    global _told_of_two_rewards
-    if not rewarded or _told_of_two_rewards:
+    global _warned_of_two_rewards
+    if not rewarded or _warned_of_two_rewards:
         return
-    _told_of_two_rewards = True
+    _warned_of_two_rewards = True
     _log.warning(
         "%d of %d trajectories had a reward before they were judged: it and the judge's score count half each. Leave "
         "reward at None where the judge alone shall count.",

@@ -59,8 +59,8 @@ def finish_reason(value: Any) -> str | None:
 _FIELDS: Final = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
 
 
-def told_reason(answer: Mapping[str, Any]) -> str | None:
+def stated_reason(answer: Mapping[str, Any]) -> str | None:
     """Why an answer ended, as it says itself in one of the fields that APIs have for it."""
     details = answer.get("incomplete_details")
-    told = [*(answer.get(name) for name in _FIELDS), details.get("reason") if isinstance(details, dict) else None]
-    return next((reason for reason in told if isinstance(reason, str) and reason), None)
+    stated = [*(answer.get(name) for name in _FIELDS), details.get("reason") if isinstance(details, dict) else None]
+    return next((reason for reason in stated if isinstance(reason, str) and reason), None)

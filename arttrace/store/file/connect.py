@@ -14,7 +14,7 @@ import duckdb
 
 from arttrace.store.file import migrations, reread
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, name_of, opening
-from arttrace.store.file.read_so_far import told_to_others
+from arttrace.store.file.read_so_far import reading_shown_to_others
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
 from arttrace.system.errors import StoreError, StoreFull, StoreInUse
@@ -56,7 +56,7 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
                 connection = _connect(path)
                 comments = _comments(connection)
             migrations.renew_views(connection, comments)
-            with told_to_others(path):
+            with reading_shown_to_others(path):
                 reread.reread(connection, comments)
         for_its_user(path)
         return connection

@@ -34,14 +34,14 @@ def read_so_far(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def told_of_reading(done: int, total: int) -> str:
+def reading_message(done: int, total: int) -> str:
     """What is said of it where there is no bar."""
     return f"runs that another version stored are read: {done} of {total}"
 
 
 @contextlib.contextmanager
-def told_to_others(path: Path) -> Iterator[None]:
-    """In the body, which is inside `opening`, what is read is told to those who wait for the store, too."""
+def reading_shown_to_others(path: Path) -> Iterator[None]:
+    """In the body, which is inside `opening`, what is read is shown to those who wait for the store, too."""
     file = lock_file(path)
 
     def write(content: bytes) -> None:

@@ -26,7 +26,7 @@ def reading_reported(telling: Callable[[int], Tell]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def also_reported(telling: Callable[[int], Tell]) -> Iterator[None]:
-    """The same for one more: whoever is told already still is."""
+    """The same for one more: whoever is notified already still is."""
     tells = [one for one in (_telling.get(), telling) if one is not None]
 
     def telling_all(total: int) -> Tell:

@@ -33,7 +33,7 @@ _READ = {
 """Where a row of `span_records` has what `stand_in` takes of a span."""
 
 
-def told_of_entries(unread: Unread) -> str:
+def unread_entries_message(unread: Unread) -> str:
     """The line that `ls` prints of what a store could not read of its journal."""
     return (
         f"the store could not read {quantity(unread.count, 'entry')} of its journal (the last: {unread.reason}); runs"

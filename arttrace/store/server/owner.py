@@ -113,7 +113,7 @@ class Ending:
 
     def __init__(self) -> None:
         self._server: uvicorn.Server | None = None
-        self._is_told = False
+        self._is_stopped = False
 
     @classmethod
     @contextlib.contextmanager
@@ -133,11 +133,11 @@ class Ending:
     def run(self, server: uvicorn.Server, listener: socket.socket) -> None:
         """Answer until it is asked to end."""
         self._server = server
-        server.should_exit = self._is_told
+        server.should_exit = self._is_stopped
         server.run(sockets=[listener])
 
     def _tell(self) -> None:
-        self._is_told = True
+        self._is_stopped = True
         if self._server is not None:
             self._server.should_exit = True
 

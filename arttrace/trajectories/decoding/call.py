@@ -166,8 +166,8 @@ def _choices(answers: list[tuple[Message, str | None]], attributes: dict[str, An
         found.append((Message("assistant", ()), None))
     beside = from_json(attributes.get(semconv.RESPONSE_FINISH_REASONS))
     if isinstance(beside, list | tuple) and len(beside) == len(found):
-        told = [reason if isinstance(reason, str) else None for reason in beside]
-        found = [(message, own or reason) for (message, own), reason in zip(found, told, strict=True)]
+        stated = [reason if isinstance(reason, str) else None for reason in beside]
+        found = [(message, own or reason) for (message, own), reason in zip(found, stated, strict=True)]
     return tuple(_choice(index, message, reason, attributes) for index, (message, reason) in enumerate(found))
 
 

@@ -151,7 +151,7 @@ class Trajectories:
 
     def end(self, trajectory: str, order: EndOrder, *, tags: tuple[str, ...] = ()) -> tuple[EndReport, list[Record]]:
         """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing; one
-        after further calls is that of a second run, whose calls cannot be told from the first one's.
+        after further calls is that of a second run, whose calls cannot be distinguished from the first one's.
 
         Raises Refusal (404) when no call of it came here.
         """
