@@ -22,15 +22,18 @@ from set_aside import set_aside
 from arttrace.rewards.judge_prompt import parse_prompt
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what it runs in the background with SIGINT ignored, and every process started from there inherits
     that. And where Python is asked to write no bytecode, each of the hundreds of processes that the tests start would
-    compile all of arttrace again. And an example takes as long as it takes on a busy machine."""
+    compile all of arttrace again. Of several workers each computes in one thread, or their threads wait for each other.
+    And an example takes as long as it takes on a busy machine."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; what they start does not inherit a handler
         signal.signal(signal.SIGHUP, lambda *_: None)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    if hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     gc.set_threshold(50_000, 20, 20)
     hypothesis.settings.register_profile(
         "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
