@@ -225,7 +225,7 @@ SHELLS = {
     "context.generators": "ScopeStep.__init__ ScopeStep.__enter__ ScopeStep.__exit__ close finish named_as "
     "drive_coroutine drive_generator drive_async_generator _Yielded.__init__ _Yielded.add _Yielded.result",
     "patches.model_clients": "_begin",
-    "patches.outgoing_headers": "_context_for _told",
+    "patches.outgoing_headers": "_context_for _with_headers",
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
     "patches.http_spans": "_begin _answered",
