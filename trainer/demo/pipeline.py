@@ -290,8 +290,7 @@ class _Demo:
     # --- helpers -------------------------------------------------------------------------------------------
 
     def _workers(self, env: dict[str, str]) -> RolloutWorkers:
-        entry = f"{recipe.AGENT}:answer"
-        return RolloutWorkers(entry, self._data, env=env, workers=recipe.WORKERS, concurrency=recipe.CONCURRENCY)
+        return RolloutWorkers(f"{recipe.AGENT}:answer", self._data, env=env, concurrency=recipe.CONCURRENCY)
 
     def _groups(self, keys: set[str]) -> list[Group]:
         return group_trajectories(self._store.trajectories(groups=sorted(keys), complete_only=True))

@@ -22,10 +22,8 @@ GROUPS = 8
 """Scenarios per step."""
 GROUP_SIZE = 8
 """Rollouts per scenario."""
-WORKERS = 2
-"""Processes of the agent, among which one step's rollouts are shared."""
-CONCURRENCY = GROUPS * GROUP_SIZE // WORKERS
-"""Runs of the agent at once in each. The client's connection pool goes through all its connections at every request."""
+CONCURRENCY = 64
+"""Runs of the agent at once: one step's rollouts."""
 LEARNING_RATE = 2e-3
 LORA_RANK = 32
 """With 8, what one kind of goods learned moved the others along: in some runs a kind that was mostly wrong at first was
