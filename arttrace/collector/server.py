@@ -19,8 +19,8 @@ from arttrace.store.access.owner_file import owner_line
 from arttrace.store.file.retention import Limits
 from arttrace.store.server.auth import Authorizer
 from arttrace.store.server.owner import HOST, Ending, http_server, listen, url_of
+from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ArttraceError
-from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import make_directory
 

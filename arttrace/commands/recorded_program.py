@@ -20,6 +20,7 @@ from uuid import uuid4
 import httpx
 
 from arttrace.records.values.units import quantity
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.exit_status import how_ended
 from arttrace.system.private_files import users_umask
 
@@ -47,7 +48,7 @@ class PolicyGateway:
     def client(self) -> httpx.Client:
         """A client of the gateway."""
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
-        verify = httpx.URL(self.server).scheme != "http"
+        verify = needs_certificates(self.server)
         return httpx.Client(headers=headers, trust_env=False, timeout=_ANSWER_WITHIN_S, verify=verify)
 
     def problem(self) -> str | None:

@@ -32,6 +32,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.store import open_store
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.exit_status import how_ended
 
@@ -331,7 +332,7 @@ class LocalBackend:
             timeout=5.0,
             headers={"authorization": f"Bearer {api_key()}"},
             trust_env=False,
-            verify=httpx.URL(served.url).scheme != "http",
+            verify=needs_certificates(served.url),
         ) as client:
             try:
                 answer = await client.get(f"{served.url}/arttrace/status")

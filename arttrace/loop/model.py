@@ -19,6 +19,7 @@ from arttrace.loop.gathering.members import group_list
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.trajectory import Trajectory as Recorded
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
@@ -307,7 +308,7 @@ class TrainableModel(Model):
         url = f"{str(self.inference_base_url).removesuffix('/v1')}/arttrace/status"
         headers = {"authorization": f"Bearer {self.inference_api_key or api_key()}"}
         try:
-            verify = httpx.URL(url).scheme != "http"
+            verify = needs_certificates(url)
             answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False, verify=verify)
             return ServedStep(answer.raise_for_status().json()["step"])
         except (httpx.HTTPError, ValueError, KeyError) as error:

@@ -12,8 +12,8 @@ import pytest
 
 from arttrace.store.server.metrics_text import MetricsText
 from arttrace.system import files
+from arttrace.system.addresses import is_loopback, is_loopback_authority
 from arttrace.system.files import directory_bytes, replace_file, whole_file
-from arttrace.system.loopback import is_loopback, is_loopback_authority
 from arttrace.system.processes import is_alive
 
 

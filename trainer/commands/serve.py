@@ -7,8 +7,8 @@ from dataclasses import replace
 import click
 
 from arttrace.commands.shared.options import api_key_file_option, dir_option, json_option
+from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ServingError
-from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import kept_key
 from trainer.output.log import LogFormat, log_format_option, logging_to

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity
+from arttrace.system.addresses import is_loopback_authority
 from arttrace.system.errors import ServingError
-from arttrace.system.loopback import is_loopback_authority
 from arttrace.wire import Api
 from trainer.gateway.engines.pool import Pool
 from trainer.gateway.errors import Refusal

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import MayPass, ServingError
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
@@ -40,7 +41,7 @@ class GatewayClient:
         key = api_key or os.environ.get("ARTTRACE_API_KEY")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url = url.rstrip("/").removesuffix("/v1")
-        verify = httpx.URL(url).scheme != "http"  # else the certificates would be read for nothing, in 20 ms
+        verify = needs_certificates(url)
         self._client = httpx.Client(
             base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=verify
         )

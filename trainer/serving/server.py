@@ -16,10 +16,10 @@ from functools import partial
 import msgspec
 import uvicorn
 
+from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
-from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import make_directory, tighten_data
 from trainer.gateway.app import Gateway

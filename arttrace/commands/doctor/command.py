@@ -28,6 +28,7 @@ from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import reading_progress
 from arttrace.records.values.units import quantity, size_text
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
@@ -290,8 +291,7 @@ def _model_servers(data: DataDir) -> list[tuple[str, str, str | None, str]]:
 def _asked(name: str, url: str, key: str | None, hint: str) -> Check:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        verify = httpx.URL(url).scheme != "http"
-        status = httpx.get(url, headers=headers, timeout=_TIMEOUT_S, verify=verify).status_code
+        status = httpx.get(url, headers=headers, timeout=_TIMEOUT_S, verify=needs_certificates(url)).status_code
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return Check(name, "error", f"{url} does not answer ({type(error).__name__})", hint)
     if status in (401, 403):

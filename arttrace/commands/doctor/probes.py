@@ -24,6 +24,7 @@ from arttrace.commands.shared.extras import is_missing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.units import quantity
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.wire import Exchange, decode
@@ -139,8 +140,7 @@ def ask_for_tokens(base_url: str, key: str | None) -> Check:
     name, base = "token ids of an answer", base_url.rstrip("/")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        verify = httpx.URL(base).scheme != "http"
-        with httpx.Client(headers=headers, timeout=_ENGINE_TIMEOUT_S, verify=verify) as client:
+        with httpx.Client(headers=headers, timeout=_ENGINE_TIMEOUT_S, verify=needs_certificates(base)) as client:
             model = msgspec.json.decode(client.get(f"{base}/models").content, type=_ServedModels).data[0].id
             request = {"model": model, "messages": [_TASK], "max_tokens": 1, "logprobs": True, "return_token_ids": True}
             answer = client.post(f"{base}/chat/completions", json=request)

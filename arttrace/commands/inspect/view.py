@@ -10,8 +10,8 @@ from click.core import ParameterSource
 
 from arttrace.commands.shared.options import api_key_file_option, store_option
 from arttrace.store.server.owner import Ending, hold_store, http_server, listen, url_of
+from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ArttraceError
-from arttrace.system.loopback import is_loopback
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import kept_key
 from arttrace.views.web.app import create_app

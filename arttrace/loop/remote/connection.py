@@ -16,6 +16,7 @@ import msgspec
 
 from arttrace.loop.model import api_key as key_of_environment
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ServingError, TrainingError
 
 _TIMEOUT_S = 120.0
@@ -136,7 +137,7 @@ class ServerConnection:
         """The server's answer. Every request may be sent again, so a broken connection is not a failure yet."""
         until: float | None = None
         headers = {"authorization": f"Bearer {self.api_key}", "content-type": kind}
-        verify = httpx.URL(self.url).scheme != "http"  # else the certificates would be read for nothing, in 20 ms
+        verify = needs_certificates(self.url)
         while True:
             try:
                 async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, verify=verify) as client:

@@ -12,6 +12,7 @@ import msgspec
 from arttrace.formats.journal_entry import encode_records
 from arttrace.records.record import Record
 from arttrace.store.access.operations import OPERATIONS
+from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import MayPass, StoreError
 from arttrace.system.processes import signals_after_imports
 
@@ -72,7 +73,7 @@ class OwnerClient:
             headers=headers,
             timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
             trust_env=False,
-            verify=httpx.URL(url).scheme != "http",
+            verify=needs_certificates(url),
         )
 
     def request(self, name: str, arguments: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import hmac
 from dataclasses import dataclass
 
 from arttrace.store.server.responses import RequestRefused
-from arttrace.system.loopback import is_loopback_authority
+from arttrace.system.addresses import is_loopback_authority
 
 _OPEN = ("/health", "/ready")
 _MAX_HEADERS, _MAX_HEADER_BYTES = 100, 32 << 10

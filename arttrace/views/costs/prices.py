@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ArttraceError
-from arttrace.system.loopback import is_loopback
 
 VARIABLE = "ARTTRACE_PRICES"
 TIERS = (32_000, 100_000, 128_000, 200_000, 256_000, 272_000, 512_000)

@@ -12,7 +12,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from arttrace.system.loopback import is_loopback_authority
+from arttrace.system.addresses import is_loopback_authority
 from arttrace.views.web.forms import read_form
 from arttrace.views.web.rendering import page
 

@@ -25,7 +25,7 @@ from arttrace.capture.base.receiver import Receiver
 from arttrace.formats.otlp.protobuf_fields import BYTES, read_varint, walk
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from arttrace.system.loopback import is_loopback
+from arttrace.system.addresses import is_loopback
 
 OURS_HEADER = "x-arttrace-collector"
 _MAX_ANSWER_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Names and addresses of the loopback interface."""
+"""Addresses of servers: which are the loopback interface's, and which are asked by plain HTTP."""
 
 from __future__ import annotations
 
@@ -21,3 +21,9 @@ def is_loopback_authority(authority: bytes) -> bool:
     name, colon, port = authority.rpartition(b":")
     host = name if colon and port.isdigit() else authority
     return is_loopback(host.decode("latin-1")) and (b":" not in host or host.startswith(b"["))
+
+
+def needs_certificates(url: str) -> bool:
+    """Whether a client of this address has to verify certificates: unless it is one of plain HTTP, for which reading
+    them, 20 ms each time that a client is made, is for nothing."""
+    return not url.lower().startswith("http:")
