@@ -45,6 +45,9 @@ def main() -> None:
         metavar="KEY",
         help="; ".join(f"{section.key}: {section.title}" for section in SECTIONS) + " (default: all)",
     )
+    parser.add_argument(
+        "--layout", action="append", default=[], help="a row of section a, as its table names it (default: all)"
+    )
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="where tables go (default gpu-results)")
     parser.add_argument("--tau-bench", type=Path, default=TAU_BENCH, metavar="FILE", help="the runs, if they are there")
     parser.add_argument("--bundles", type=Path, default=ROOT / FOLDER, metavar="DIR", help=f"default {FOLDER}")
@@ -61,6 +64,7 @@ def main() -> None:
             scratch=Path(given.here[0]),
             tau_bench=given.tau_bench if given.tau_bench.exists() else None,
             ends_at=time.monotonic() + float(given.here[1]),
+            layouts=tuple(given.layout),
         )
         run_here(chosen[0], config)
         return
@@ -77,7 +81,7 @@ def main() -> None:
     if given.cpu:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # at toy size a second thread costs more than it does
     passed_on = ["--out", str(out), "--tau-bench", str(given.tau_bench.resolve())]
-    passed_on += ["--cpu"] * given.cpu + ["--quick"] * given.quick
+    passed_on += ["--cpu"] * given.cpu + ["--quick"] * given.quick + [f"--layout={name}" for name in given.layout]
     sound = True
     for section in chosen:
         with tempfile.TemporaryDirectory(prefix="arttrace-gpu-") as scratch:

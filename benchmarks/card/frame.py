@@ -33,8 +33,8 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a section is told. `scratch` is a folder for its files, removed after it; `ends_at` is on the monotonic
-    clock, when the section should be done."""
+    """What a section is given. `scratch` is a folder for its files, removed after it; `ends_at` is on the monotonic
+    clock, when the section should be done; `layouts` are the rows of section a to run, all where there are none."""
 
     device: str
     quick: bool
@@ -42,6 +42,7 @@ class Config:
     scratch: Path
     tau_bench: Path | None
     ends_at: float
+    layouts: tuple[str, ...] = ()
 
     @property
     def models(self) -> Path:

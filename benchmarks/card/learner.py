@@ -2,7 +2,7 @@
 
 Tokens/s are trained tokens by wall-clock seconds. MFU counts the operations that the layout needs (shapes.py); what
 checkpointing computes again is not among them. Gradients are compared with those of a step in float32 on the same
-weights: the norm of the difference by that of the reference.
+weights: the norm of the difference by that of the reference. Where the time of the first row goes is in a.profile.txt.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ OURS = (
     "tree",
     "row per call",
     "packed",
+    "tree, layers kept",
     "tree, PEFT's LoRA",
     "tree, plain norms",
     "tree, varlen",
@@ -32,17 +33,24 @@ OURS = (
 BOTH = ("tree", "row per call", "packed")
 RIVALS = ("stock TRL", "TRL's tree", "Unsloth", "tree, Liger", "tree, compiled")
 COLUMNS = ("layout", "trained", "forwarded", "seconds", "tokens/s", "MFU %", "peak GiB", "gradients")
+PROFILE = "a.profile.txt"
 Case = tuple[str, int, int, int]
 
 
 def run(config: Config) -> Table:
     """The table: cases one below the other, the most telling first."""
+    if unknown := sorted(set(config.layouts) - LAYOUTS.keys()):
+        raise ValueError(f"no such layout: {', '.join(unknown)}; there are: {'; '.join(LAYOUTS)}")
     rate, source = dense_rate(config.device)
+    (config.out / PROFILE).unlink(missing_ok=True)
     table = Table(f"One optimisation step; {config.machine()}", COLUMNS, config.out / "a.txt")
     table.note(f"MFU of {source}")
     for layout, meaning in LAYOUTS.items():
         table.note(f"  {layout}: {meaning}")
-    for shape, case, layouts in _plan(config):
+    for shape, case, planned in _plan(config):
+        layouts = [one for one in planned if not config.layouts or one in config.layouts]
+        if not layouts:
+            continue
         if config.left_s < 30:
             table.note(f"not run for want of time: {shape.name}, {_title(case)}, and what follows")
             break
@@ -57,7 +65,8 @@ def _plan(config: Config) -> list[tuple[Shape, Case, Sequence[str]]]:
     """Shapes, cases and layouts, most valuable first."""
     everything = (*BOTH, *RIVALS, *(layout for layout in OURS if layout not in BOTH))
     if config.toy:
-        ours = [layout for layout in OURS if layout != "tree, varlen"]  # a kernel of CUDA's alone
+        # The one is a kernel of CUDA's, the other what toys do anyway.
+        ours = [layout for layout in OURS if layout not in ("tree, varlen", "tree, layers kept")]
         return [(TOY, ("synthetic", 64, 2, 3), ours if config.quick else [*ours, *RIVALS])]
     short, long = ("synthetic", 2048, 10, 20), ("synthetic", 8192, 20, 40)
     tau = [(QWEN3_4B, ("tau-bench", 3, 0, 0), BOTH)] if config.tau_bench else []
@@ -101,10 +110,12 @@ def _compare(
     if "seconds" not in reference:
         table.note(f"no reference in float32: {reference.get('failed') or reference.get('missing')}")
     found: dict[str, dict[str, Any]] = {}
+    report = config.out / PROFILE
     for layout in layouts:
         gradients = config.scratch / "gradients.pt"
         gradients.unlink(missing_ok=True)
-        got = _measured(config, replace(row, layout=layout, gradients=str(gradients)))
+        profile = None if report.exists() else str(report)  # of the first row alone: it is the most telling
+        got = _measured(config, replace(row, layout=layout, gradients=str(gradients), profile=profile))
         if "missing" in got or "failed" in got:
             table.add(layout, got["missing"] if "missing" in got else "failed: " + got["failed"])
             continue

@@ -21,6 +21,7 @@ from typing import Any
 
 import trainer.learner  # noqa: F401  (sets how threads wait, before torch is loaded)
 from benchmarks.card.bundle import remedy
+from benchmarks.card.profiled import profile
 from benchmarks.card.shapes import SHAPES
 from benchmarks.learner_cases import Call, samples_of, synthetic, tau_bench
 
@@ -49,6 +50,7 @@ LAYOUTS = {
     "tree, block by block": "the same by PyTorch's attention for each block",
     "tree, PEFT's LoRA": "the tree, a LoRA's product scaled and added in passes of their own, as PEFT does",
     "tree, plain norms": "the tree, norms and rotary positions operation by operation, as transformers does",
+    "tree, layers kept": "the tree, no layer computed again in the backward pass, where memory is enough for that",
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "row per call": "every call a padded row of its own, PyTorch's attention, log-probabilities at targets only",
     "stock TRL": "TRL's GRPOTrainer as it is: merged sequences, padded, log-probabilities at every position",
@@ -73,6 +75,8 @@ class Row:
     tau_bench: str | None = None
     steps: int = 2
     checkpointing: bool = True
+    profile: str | None = None
+    """Where a report on one more step under PyTorch's profiler goes."""
 
 
 def calls_of(row: Row) -> list[list[Call]]:
@@ -129,13 +133,16 @@ def _measure(row: Row) -> dict[str, Any]:
     work = _work(row, samples)
     operations = SHAPES[row.shape].step_operations(rank=learner.config.lora_rank, **work)
     torch.save(gradients, row.gradients)
+    peak = _peak(row.device)
+    if row.profile is not None:
+        Path(row.profile).write_text(f"{row.layout}, {row.shape}: {profile(step, row.device)}")
     return {
         "seconds": min(seconds[1:] or seconds),
         "first_s": seconds[0],
         "loss": metrics["loss"],
         "trained": metrics["trained"],
         "operations": operations,
-        "peak_gib": _peak(row.device) / 2**30,
+        "peak_gib": peak / 2**30,
         **work,
     }
 
@@ -157,7 +164,7 @@ def _learner(row: Row) -> Any:
         max_grad_norm=1e9,
         device=row.device,
         dtype=row.dtype,
-        gradient_checkpointing=row.checkpointing,
+        gradient_checkpointing=row.checkpointing and row.layout != "tree, layers kept",
         torch_compile=row.layout == "tree, compiled",
         use_liger_kernel=row.layout == "tree, Liger",
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.card import bundle, trl_tree
-from benchmarks.card.frame import _GRACE_S, Table
-from benchmarks.card.learner import _apart
+from benchmarks.card import bundle, learner, trl_tree
+from benchmarks.card.frame import _GRACE_S, Config, Table
+from benchmarks.card.learner import PROFILE, _apart
 from benchmarks.card.learner_row import Row, _absent, measure
+from benchmarks.card.profiled import Operation, report
 from benchmarks.card.sections import SECTIONS
 from benchmarks.card.shapes import TOY, make_model
 
@@ -64,11 +67,48 @@ def gradients(lines: list[str]) -> dict[str, float]:
 
 def test_section_a_needs_what_a_card_has_and_the_gradients_of_its_layouts_agree(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(without(ON_NO_CARD))
-    apart = gradients(run(tmp_path / "out", "--quick", PYTHONPATH=str(tmp_path)))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / PROFILE).write_text("of another run")
+    apart = gradients(run(out, "--quick", PYTHONPATH=str(tmp_path)))
     assert apart.keys() == {"tree", "packed", "tree, PEFT's LoRA", "tree, plain norms", "tree, block by block"}, (
         "a row per call is the reference itself"
     )
     assert all(one < 1e-5 for one in apart.values())
+    profile = (out / PROFILE).read_text()
+    assert profile.startswith("tree, toy: ")
+    assert re.search(r"^ +\d+\.\d+ +\d+\.\d +\d+ +\d+\.\d  aten::mm$", profile, re.MULTILINE), profile
+
+
+def test_section_a_runs_the_layouts_that_are_named_and_knows_no_others(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    config = Config("cpu", True, tmp_path, scratch, None, ends_at=time.monotonic() + 600, layouts=("packed",))
+    assert [name for name, *_ in learner.run(config).rows] == ["packed"]
+    assert (tmp_path / PROFILE).read_text().startswith("packed, toy: ")
+    with pytest.raises(ValueError, match="no such layout: forest; there are: tree; tree, varlen; "):
+        learner.run(replace(config, layouts=("packed", "forest")))
+
+
+def test_a_profile_counts_what_runs_at_once_once_and_the_gaps_between() -> None:
+    ran = [
+        Operation("kernel", 0, 100),
+        Operation("kernel", 110, 160),
+        Operation("copy", 50, 130),  # beside both
+        Operation("last", 460, 500),
+    ]
+    first, gaps, _, *rows = report(ran, seconds=0.001).splitlines()
+    assert first == "1.0 ms under the profiler, 4 operations, busy 0.2 ms (20 %)"
+    assert gaps == "1 gaps of 0.3 ms in all, 1 of 20 us and more: 0.3 ms"
+    assert [row.split() for row in rows] == [
+        ["0.15", "55.6", "2", "75.0", "kernel"],
+        ["0.08", "29.6", "1", "80.0", "copy"],
+        ["0.04", "14.8", "1", "40.0", "last"],
+    ]
+
+
+def test_a_profile_of_nothing_is_still_a_report() -> None:
+    assert report([], seconds=0.5).startswith("500.0 ms under the profiler, 0 operations, busy 0.0 ms (0 %)\n0 gaps")
 
 
 def test_what_the_client_bundle_is_for_needs_nothing_that_it_does_not_bring() -> None:
