@@ -147,7 +147,9 @@ def fitted_to_machine(config: LearnerConfig, directory: Path) -> LearnerConfig:
 
 def checkpoint_layers(causal: Any) -> None:
     """Each layer is computed again in the backward pass."""
-    causal.gradient_checkpointing_enable({"use_reentrant": False})
+    # The second name goes with transformers 6, the first came with 5.23.
+    enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
     causal.enable_input_require_grads()
 
 

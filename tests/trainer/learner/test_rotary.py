@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,26 @@ def test_every_layer_of_a_family_rotates_so_and_its_module_does_not(family: str,
     assert operations.seen["addcmul_"] == 0
     assert operations.seen["neg"] == 2 * layers
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_decorators_of_a_forward_stay_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the one by which transformers 5.24 takes an argument by its older name."""
+    config = llama.LlamaConfig(
+        vocab_size=8, hidden_size=32, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    inner, calls = llama.LlamaAttention.forward, [0]
+
+    @functools.wraps(inner)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(llama.LlamaAttention, "forward", counted)
+    model = llama.LlamaForCausalLM(config)
+    rotate_by_halves(model)
+    with torch.no_grad(), Operations() as operations:
+        model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
+    assert (operations.seen["addcmul_"], calls) == (4, [1])
 
 
 def test_what_rotates_otherwise_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

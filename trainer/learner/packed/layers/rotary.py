@@ -7,7 +7,7 @@ is rounded once less.
 
 from __future__ import annotations
 
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -65,8 +65,15 @@ def rotate_by_halves(model: Any) -> None:
 
 
 def _with_own_rotation(forward: Any, llama: Any) -> FunctionType | None:
-    """The same function, which looks up `_rotated`; None where it does not look up Llama's rotation."""
-    if type(forward) is not FunctionType or _ROTARY not in forward.__code__.co_names:
+    """The same function, which looks up `_rotated`, within the decorators that are around it; None where it does not
+    look up Llama's rotation."""
+    if type(forward) is not FunctionType:
+        return None
+    if (inner := getattr(forward, "__wrapped__", None)) is not None:
+        rotating, cells = _with_own_rotation(inner, llama), forward.__closure__ or ()
+        cells = tuple(CellType(rotating) if cell.cell_contents is inner else cell for cell in cells)
+        return None if rotating is None else _copied(forward, forward.__globals__, cells)
+    if _ROTARY not in forward.__code__.co_names:
         return None
     names = forward.__globals__
     rotary = names.get(_ROTARY)
@@ -74,10 +81,13 @@ def _with_own_rotation(forward: Any, llama: Any) -> FunctionType | None:
         return None
     if getattr(rotary, "__globals__", None) is not names:  # which might exchange halves in another way
         return None
-    found = FunctionType(
-        forward.__code__, {**names, _ROTARY: _rotated}, forward.__name__, forward.__defaults__, forward.__closure__
-    )
-    found.__kwdefaults__ = forward.__kwdefaults__
+    return _copied(forward, {**names, _ROTARY: _rotated}, forward.__closure__)
+
+
+def _copied(function: FunctionType, names: dict[str, Any], cells: tuple[CellType, ...] | None) -> FunctionType:
+    """The function with these globals and this closure."""
+    found = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+    found.__kwdefaults__ = function.__kwdefaults__
     return found
 
 
