@@ -1,7 +1,7 @@
 """LoRAs in vLLM on a CPU: each adapter's rows in one product of matrices.
 
 vLLM's own functions for CPUs copy an adapter's whole matrix once for every token, which takes most of a step's time.
-And to a row without an adapter, whose index is -1, they give the adapter in the last place.
+And those of vLLM 0.32 give a row without an adapter, whose index is -1, the adapter in the last place.
 """
 
 from __future__ import annotations
