@@ -15,7 +15,9 @@ from trainer.offline.plan import OfflinePlan, Tell
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
 from trainer.serving import GatewayClient
+from trainer.step.engines import engines_asleep
 from trainer.step.phases import Clock, Phase
+from trainer.step.retry import no_retry
 from trainer.step.version import complete_step
 
 
@@ -48,7 +50,7 @@ def train_offline(
     keep_states: int = KEPT_STATES,
 ) -> PolicyStep:
     """Go on from the newest version, or begin the first. `progress` is asked once, with the number of optimizer steps.
-    Raises TrainingError; nothing is consumed then."""
+    Engines that share the card sleep meanwhile. Raises TrainingError; nothing is consumed then."""
     with signals_after_imports():
         from trainer.offline.train import OfflineLearner
 
@@ -58,7 +60,9 @@ def train_offline(
     latest = checkpoints.latest()
     if latest is not None:
         learner.load(checkpoints.path(latest))
-    learned = learner.train(plan, load_tokenizer(base_model), progress=progress)
+    tokenizer = load_tokenizer(base_model)
+    with engines_asleep(gateway, no_retry, lora_rank=config.lora_rank):
+        learned = learner.train(plan, tokenizer, progress=progress)
     metrics = {"groups": float(plan.groups), "groups_equal": float(plan.groups_equal), **learned.numbers()}
     return complete_step(
         store,
