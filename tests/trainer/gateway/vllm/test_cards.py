@@ -49,6 +49,8 @@ def test_the_first_card_is_left_to_the_learner_where_there_are_more_than_the_eng
         ((), 1),
         (("--tensor-parallel-size=2",), 2),
         (("-tp", "2", "--pipeline-parallel-size", "3"), 6),
+        (("--tensor_parallel_size=2", "--data_parallel_size", "2"), 4),
+        (("-tp=2", "--tensor-parallel-size=4", "-dp=2", "-pcp=2"), 16),
         (("--seed=4",), 1),
     ],
 )
@@ -63,6 +65,7 @@ def test_an_engine_takes_as_many_cards_as_its_model_is_spread_over(
     [
         ((), 32),
         (("--max-lora-rank=64",), 64),
+        (("--max_lora_rank=64",), 64),
         (("--max-lora-rank", "8", "--max-lora-rank=16"), 16),
     ],
 )

@@ -124,24 +124,33 @@ def tool_call_parser(shape: ModelShape) -> str:
     return "openai" if shape.family == "gpt_oss" else "hermes"
 
 
+_SPREAD = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--prefill-context-parallel-size", "-pcp"),
+    ("--data-parallel-size", "-dp"),
+)
+
+
 def cards_of_engine(options: EngineOptions) -> int:
     """How many cards one engine takes: as many as its model is spread over by what it is given on the command line."""
-    return max(1, math.prod(_numbers(options, "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")))
+    return max(1, math.prod(_last_number(options, 1, *names) for names in _SPREAD))
 
 
 def max_lora_rank(options: EngineOptions) -> int:
-    """The largest rank of an adapter that one engine loads: what it is given on the command line last."""
-    return [_MAX_LORA_RANK, *_numbers(options, "--max-lora-rank")][-1]
+    """The largest rank of an adapter that one engine loads."""
+    return _last_number(options, _MAX_LORA_RANK, "--max-lora-rank")
 
 
-def _numbers(options: EngineOptions, *names: str) -> list[int]:
-    """The numbers that these arguments are given on the command line, in order."""
-    return [int(value) for value in _given(options, *names) if value.isdecimal()]
+def _last_number(options: EngineOptions, usual: int, *names: str) -> int:
+    """The number that an argument of these names is given on the command line last."""
+    return [usual, *(int(value) for value in _given(options, *names) if value.isdecimal())][-1]
 
 
 def _given(options: EngineOptions, *names: str) -> list[str]:
+    """What these arguments are given on the command line, in order; vLLM takes underscores for dashes."""
     words = [part for word in options.extra for part in word.split("=", 1)]
-    return [value for name, value in itertools.pairwise(words) if name in names]
+    return [value for name, value in itertools.pairwise(words) if name.replace("_", "-") in names]
 
 
 def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str, *, cpu: bool) -> dict[str, str]:
