@@ -60,7 +60,13 @@ class Supervisor:
         if self._url is None:
             self.replica.renew()
             make_room(self._log)
-            self._process = VllmProcess(self._engine, self._log)
+            try:
+                self._process = VllmProcess(self._engine, self._log)
+            except OSError as error:
+                raise ServingError(
+                    f"vLLM cannot be started: {error}",
+                    f"It needs room in {self._log.parent} and in the directory for temporary files (TMPDIR).",
+                ) from error
             address = self._process.address
             self._say(f"starting vLLM with {self._engine.base_model} (log: {self._log})")
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,21 @@ async def test_a_version_that_cannot_be_published_is_refused_with_the_last_words
     await watched._restart([])
     refused = str(Pool([replica]).cannot_publish())
     assert refused.endswith("\nengine died: vLLM's CPU build has no attention for heads of this size")
+
+
+async def test_a_machine_that_lets_no_engine_start_now_leaves_the_other_engines_alone(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Dying):
+        def stop(self) -> None: ...
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left", "/tmp/arttrace-x")
+
+    said: list[str] = []
+    engine = EngineOptions(base_model, read_model(base_model))
+    watched = Supervisor(Replica("engine"), Publisher(), engine, tmp_path / "log", said.append)  # type: ignore[arg-type]
+    watched._process = Stopped()  # type: ignore[assignment]
+    monkeypatch.setattr(supervisor, "VllmProcess", full)
+    await watched._restart([])
+    assert said[-1] == "the restart failed: vLLM cannot be started: [Errno 28] No space left: '/tmp/arttrace-x'"

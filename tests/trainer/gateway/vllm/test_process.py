@@ -55,6 +55,8 @@ def test_the_exit_code_and_the_output_are_kept(tmp_path: Path) -> None:
         process.stop()
     process = GuardedProcess([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], log=log)
     assert eventually(lambda: process.returncode == 128 + signal.SIGKILL)
+    log.unlink()
+    assert process.log_text() == "", "why it died is not known any more"
 
 
 def test_stopping_ends_the_group_even_when_it_does_not_listen(tmp_path: Path) -> None:

@@ -56,11 +56,12 @@ class GuardedProcess:
         return self._guard.poll()
 
     def log_text(self, max_bytes: int = 200_000) -> str:
-        """The end of what this run has logged."""
-        with self.log.open("rb") as lines:
+        """The end of what this run has logged, as far as it can be read."""
+        with contextlib.suppress(OSError), self.log.open("rb") as lines:
             size = lines.seek(0, os.SEEK_END)
             lines.seek(max(self.log_start, size - max_bytes))
             return lines.read().decode("utf-8", "replace")
+        return ""
 
     def stop(self) -> None:
         """End the group: SIGTERM, and SIGKILL after the grace. Returns when it is gone; harmless when it is."""
