@@ -51,6 +51,7 @@ class Supervisor:
         self._on_return = on_return
         self._url = None if url is None else url.rstrip("/").removesuffix("/v1")
         self._process: VllmProcess | None = None
+        self._shown = ""
 
     async def bring_up(self) -> None:
         """Start the engine, or find it; returns when it is warm and requests reach it.
@@ -147,10 +148,13 @@ class Supervisor:
         try:
             await self._check_identity(upstream)
             await self._adopted(upstream)
+            self._shown = ""
             self._say(f"{self.replica.name} answers again")
             await self._returned()
         except ServingError as error:
-            self._say(Problem(f"{self.replica.name} is not taken back yet: {error.message}"))
+            if error.message != self._shown:  # it is tried again at once, for as long as it takes
+                self._shown = error.message
+                self._say(Problem(f"{self.replica.name} is not taken back yet: {error.message}"))
 
     async def _restart(self, deaths: list[float]) -> None:
         failure = self._process.failure() if self._process is not None else ServingError("vLLM died")

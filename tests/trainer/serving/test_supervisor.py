@@ -11,7 +11,8 @@ import pytest
 
 from arttrace.system.errors import ServingError
 from trainer.gateway.engines.pool import Pool, Replica
-from trainer.gateway.engines.vllm.engine import EngineOptions
+from trainer.gateway.engines.upstream import Upstream
+from trainer.gateway.engines.vllm.engine import EngineAddress, EngineOptions
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.serving import supervisor
 from trainer.serving.supervisor import Supervisor
@@ -78,6 +79,27 @@ async def test_an_engine_that_falls_asleep_while_it_is_asked_is_left_alone(
     watching.cancel()
     await asyncio.wait((watching,))
     assert bool(publisher.adopted) == adopts
+
+
+async def test_why_an_engine_is_not_taken_back_is_said_once(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_LOOK_EVERY_S", 0.001)
+    replica, said = Watched(), list[str]()
+    options = EngineOptions(base_model, read_model(base_model))
+    watchdog = Supervisor(replica, Publisher(), options, tmp_path / "log", said.append, "http://engine")  # type: ignore[arg-type]
+    monkeypatch.setattr(Upstream, "models", lambda _: asyncio.sleep(0, {"another": ""}))
+    monkeypatch.setattr(Upstream, "healthy", lambda _: asyncio.sleep(0, True))
+    replica.upstream, replica.state = Upstream(EngineAddress("http://engine")), "lost"
+    watching = asyncio.create_task(watchdog.keep_alive())
+    async with asyncio.timeout(120):
+        while replica.looks < 20:
+            await asyncio.sleep(0.001)
+    watching.cancel()
+    await asyncio.wait((watching,))
+    await replica.upstream.close()
+    assert len(said) == 1
+    assert "is not the expected engine: it serves ['another']" in said[0]
 
 
 class Dying:
