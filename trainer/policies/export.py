@@ -28,24 +28,37 @@ def export_adapter(source: Path, directory: Path) -> None:
 def export_merged(source: Path, base_model: Path, directory: Path) -> None:
     """Write base model and adapter as one model in the base's precision, with the base's tokenizer; imports torch.
 
-    Raises TrainingError when the base model is gone, `directory` is not new, or the disk refuses.
+    Raises TrainingError when the base model is gone or damaged, `directory` is not new, or the disk refuses.
     """
     if not (base_model / "config.json").is_file():
         raise TrainingError(f"The base model {base_model} no longer exists.", "Put it back, and export again.")
     with _New(directory) as target:
         with signals_after_imports():
-            from peft import PeftModel
-            from transformers import AutoModelForCausalLM
+            from safetensors import SafetensorError
 
             from trainer.output.quiet import quiet
 
         with quiet(bars=True):  # minutes for a large model
-            base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)
-            merged: Any = PeftModel.from_pretrained(base, str(source)).merge_and_unload(safe_merge=True)
+            try:
+                merged = _merged(source, base_model)
+            except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+                raise TrainingError(
+                    f"The adapter in {source} cannot be merged into {base_model}: {error}",
+                    "Put back what is missing or damaged, and export again.",
+                ) from error
             merged.save_pretrained(str(target))
         for pattern in _TOKENIZER:
             for path in base_model.glob(pattern):
                 shutil.copy2(path, target / path.name)
+
+
+def _merged(source: Path, base_model: Path) -> Any:
+    with signals_after_imports():
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+    base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)
+    return PeftModel.from_pretrained(base, str(source)).merge_and_unload(safe_merge=True)
 
 
 def fork(source: Checkpoints, step: int, target: Checkpoints) -> PolicyStep:
