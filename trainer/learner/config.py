@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +22,7 @@ RANKS = (8, 16, 32, 64)
 _CLIP = (0.2, 0.28)
 _CLIP_GSPO = (3e-4, 4e-4)
 _NO_BOUND = 1000.0
+_LARGEST_SEED = 2**32 - 1  # of NumPy's generator, which TRL seeds too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,11 @@ class LearnerConfig:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise TrainingError(f"{name} must not be negative, not {value}.")
+        for name in ("learning_rate", "adam_epsilon", "kl_weight", "weight_decay"):
+            if not math.isfinite(value := getattr(self, name)):
+                raise TrainingError(f"{name} must be finite, not {value}.")
+        if not 0 <= self.seed <= _LARGEST_SEED:
+            raise TrainingError(f"seed must be a number of 0 to {_LARGEST_SEED}, not {self.seed}.")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             raise TrainingError(f"adam_betas must be at least 0 and below 1, not {self.adam_betas}.")
         for name in ("kl_reference", "max_kl"):
