@@ -97,7 +97,7 @@ class _New:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._temporary = directory.with_name(f".{directory.name}.partial")
+        self._temporary = directory.parent / f".{directory.name}.partial"
 
     def __enter__(self) -> Path:
         if self._directory.exists():
