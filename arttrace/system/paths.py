@@ -117,6 +117,11 @@ class DataDir:
         """A JSON file that says where the gateway of this directory listens, while it runs."""
         return self.root / "serving.json"
 
+    @property
+    def serving_lock(self) -> Path:
+        """The file on which that gateway holds a lock."""
+        return self.root / "serve.lock"
+
 
 def endpoints(said: str | None = None) -> tuple[str | None, list[str]]:
     """The collector and the further receivers of a list with commas between, by default $ARTTRACE_ENDPOINT's. Where the

@@ -6,17 +6,20 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import MayPass, ServingError
+from arttrace.system.journal.lock import is_held
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
 from trainer.gateway.status import GatewayStatus, PublishReport, ServingFile
 
+_T = TypeVar("_T")
 _TIMEOUT_S = 180.0
 _START = "Start it with: arttrace serve --base-model DIR"
 
@@ -51,12 +54,11 @@ class GatewayClient:
 
         Publishing what is already served is no error, so that an interrupted trainer may repeat itself.
         """
-        answer = self._call("POST", "/arttrace/policies", {"version": step, "path": str(path.absolute())})
-        return msgspec.json.decode(answer, type=PublishReport)
+        return self._asked(PublishReport, "POST", "/arttrace/policies", {"version": step, "path": str(path.absolute())})
 
     def status(self) -> GatewayStatus:
         """The current version, the loaded ones with their requests under way, and the engine's state."""
-        return msgspec.json.decode(self._call("GET", "/arttrace/status"), type=GatewayStatus)
+        return self._asked(GatewayStatus, "GET", "/arttrace/status")
 
     def fall_asleep(self, *, timeout_s: float = 600.0) -> Callable[[], None]:
         """Let the requests under way end and the engines sleep, so that their card's memory is free.
@@ -88,6 +90,12 @@ class GatewayClient:
         """Close its connections."""
         self._client.close()
 
+    def _asked(self, kind: type[_T], method: str, path: str, body: Any = None) -> _T:
+        try:
+            return msgspec.json.decode(self._call(method, path, body), type=kind)
+        except UNREADABLE as error:
+            raise ServingError(f"what answers at {self.url}{path} is no gateway of this version: {error}") from None
+
     def _call(self, method: str, path: str, body: Any = None, *, timeout_s: float = _TIMEOUT_S) -> bytes:
         try:
             response = self._client.request(method, path, json=body, timeout=timeout_s)
@@ -111,9 +119,10 @@ class GatewayClient:
 
 
 def find_serving(data: DataDir) -> ServingFile | None:
-    """What the `serving.json` of the directory `data` says; None when there is none or its process is gone."""
+    """What the `serving.json` of the directory `data` says; None when there is none or its process is gone, even where
+    another has its number now."""
     try:
         record = msgspec.json.decode(data.serving.read_bytes(), type=ServingFile)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-    return record if is_alive(record.pid) else None
+    return record if is_alive(record.pid) and is_held(data.serving_lock) is not False else None

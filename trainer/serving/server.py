@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,7 @@ from trainer.serving.training import TrainingDesk
 
 _BACKLOG = 2048
 """Connections that wait for the engine's start; nobody else gets the port meanwhile."""
+_LOCK_WITHIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +320,12 @@ def _only_one(data: DataDir) -> Iterator[None]:
     """Hold the directory's serving lock, which the system frees when this process dies."""
     make_directory(data.root)
     tighten_data(data.root)
-    with (data.root / "serve.lock").open("w") as lock:
-        if not acquire(lock.fileno()):
+    with data.serving_lock.open("w") as lock:
+        until = time.monotonic() + _LOCK_WITHIN_S
+        while not acquire(lock.fileno()):
+            if time.monotonic() < until:  # somebody may be asking just now whether it is held
+                time.sleep(0.02)
+                continue
             running = find_serving(data)
             where = f" at {running.url} (process {running.pid})" if running else " (it is still starting)"
             raise ServingError(

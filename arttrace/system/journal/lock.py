@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 if sys.platform == "win32":
     import msvcrt
@@ -33,3 +34,13 @@ else:
         except BlockingIOError:
             return False
         return True
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether a living process holds the lock on a file; None where that cannot be asked. Who wants the lock at this
+    moment finds it taken."""
+    try:
+        with path.open("rb") as file:
+            return not acquire(file.fileno())
+    except OSError:
+        return None

@@ -13,6 +13,7 @@ from viewer_site import KEY, Viewer
 
 from arttrace.records.reward import Reward
 from arttrace.store import TrajectorySummary
+from arttrace.system.journal.lock import acquire
 from arttrace.views.web.app import create_app
 from arttrace.views.web.models.group_page import histogram, what_it_teaches
 
@@ -108,6 +109,18 @@ def test_versions_have_what_they_were_evaluated_with(viewer: Viewer) -> None:
     assert re.search(r'id="step-0".*?policy@0</b>.*?base model.*?val/reward <b>0.31', shown, re.DOTALL)
     assert 'data-title="Evaluation"' in shown
     assert "val/runs" not in shown
+
+
+def test_a_killed_server_serves_nothing_even_if_another_process_has_its_number(viewer: Viewer) -> None:
+    client = TestClient(create_app(viewer.store, KEY), base_url="http://localhost")
+    lock = viewer.store.data.serving_lock
+    try:
+        with lock.open("w") as held:
+            assert acquire(held.fileno())
+            assert 'class="tag">served' in client.get("/training", headers={"authorization": f"Bearer {KEY}"}).text
+        assert 'class="tag">served' not in client.get("/training", headers={"authorization": f"Bearer {KEY}"}).text
+    finally:
+        lock.unlink()
 
 
 def summary(number: int, reward: float | None = None, **changes: object) -> TrajectorySummary:
