@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Final
 
 import msgspec
@@ -93,11 +93,15 @@ _MAX_AGENTS = 50
 
 
 def _of_agents(rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Names are written with what every tracker takes in a metric's name."""
-    return {
-        OF_AN_AGENT + (re.sub(r"[^\w. -]", "_", name, flags=re.ASCII)[:100] or "_"): statistics.fmean(values)
-        for name, values in islice(rewards.items(), _MAX_AGENTS)
-    }
+    """Names are written with what every tracker takes in a metric's name; those that become alike are numbered."""
+    found: dict[str, float] = {}
+    for name, values in islice(rewards.items(), _MAX_AGENTS):
+        written = first = OF_AN_AGENT + (re.sub(r"[^\w. -]", "_", name)[:100] or "_")
+        numbers = count(2)
+        while written in found:
+            written = f"{first} {next(numbers)}"
+        found[written] = statistics.fmean(values)
+    return found
 
 
 def _moments(name: str, values: Sequence[float]) -> dict[str, float]:

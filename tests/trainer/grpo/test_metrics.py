@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from arttrace.records.policy import PolicyStep
-from trainer.grpo.metrics import version_rewards
+from trainer.grpo.batch import TrainingBatch
+from trainer.grpo.metrics import step_numbers, version_rewards
+from trainer.learner.interface import StepMetrics
 
 
 def step(number: int, reward: float, *, stale: float = 0.0, runs: float = 8.0) -> PolicyStep:
@@ -24,4 +26,15 @@ def test_a_reward_is_of_the_version_that_sampled_the_runs() -> None:
 def test_imitation_has_no_reward() -> None:
     assert version_rewards([PolicyStep(policy="p", step=1, adapter="", metrics={"loss": 1.0}), step(2, 0.5)]) == {
         1: 0.5
+    }
+
+
+def test_each_agent_has_a_number_of_its_own_whatever_its_letters() -> None:
+    rewards = {"a/b": (0.5,), "a_b": (0.25,), "写作": (0.0, 1.0), "研究": (1.0,)}
+    numbers = step_numbers(TrainingBatch(agent_rewards=rewards), StepMetrics())
+    assert {name: value for name, value in numbers.items() if name.startswith("reward_mean/")} == {
+        "reward_mean/a_b": 0.5,
+        "reward_mean/a_b 2": 0.25,
+        "reward_mean/写作": 0.5,
+        "reward_mean/研究": 1.0,
     }
