@@ -8,6 +8,8 @@ before that takes the step again when it is started; one that is killed later pu
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +25,8 @@ from trainer.policies.retention import KEPT_STATES, states_to_drop
 from trainer.serving import GatewayStatus, PublishReport
 from trainer.step.phases import Clock, Phase
 from trainer.step.retry import Retry, no_retry
+
+_log = logging.getLogger("trainer")
 
 
 class PublishingGateway(Protocol):
@@ -68,7 +72,7 @@ def complete_step(
         step=step,
         adapter=str(path),
         consumed=consumed,
-        metrics=dict(metrics),
+        metrics=_finite(metrics, f"{checkpoints.policy}@{step}"),
         base_model=base_model,
         time_ns=time.time_ns(),
         method=method,
@@ -113,6 +117,14 @@ def complete_step(
     retry(lambda: store.append([done]))
     checkpoints.drop_states(states_to_drop(checkpoints.steps(), keep_states, checkpoints.kept()))
     return done
+
+
+def _finite(metrics: Mapping[str, float], version: str) -> dict[str, float]:
+    """Those that JSON has a number for: a manifest with another could not be read again."""
+    if odd := sorted(name for name, value in metrics.items() if not math.isfinite(value)):
+        are = "is no finite number, and is" if len(odd) == 1 else "are no finite numbers, and are"
+        _log.warning("%s: %s %s not stored", version, " and ".join(odd), are)
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _published_early(gateway: PublishingGateway | None, step: int, path: Path) -> PublishReport | None:
