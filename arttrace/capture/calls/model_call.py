@@ -157,7 +157,7 @@ class Attempt:
         """Bytes of the body, as the transport gave them."""
         if self.streaming and self.first_chunk_ns is None:
             self.first_chunk_ns = time.time_ns()
-        if self.body_size + len(data) > MAX_BODY_BYTES:
+        if self.body_cut or self.body_size + len(data) > MAX_BODY_BYTES:
             self.body_cut = True
             return
         self.body.append(data)

@@ -249,7 +249,7 @@ class RecordedCall:
         elif body := message.get("body"):
             if self._first_chunk_ns is None:
                 self._first_chunk_ns = time.time_ns()
-            if self.size + len(body) > MAX_ANSWER_BYTES:
+            if self._cut or self.size + len(body) > MAX_ANSWER_BYTES:
                 self._cut = True
                 return
             self._body.append(body)
