@@ -12,6 +12,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore
+from arttrace.system.errors import StoreError
 from arttrace.trajectories.conversations import branches, chat_message
 
 COLUMNS: Final = ("trajectory", "reward", "agent", "agent reward", "role", "content")
@@ -36,11 +37,14 @@ class ExampleTable(msgspec.Struct, frozen=True):
 
 
 def example_of(store: AnyStore, done: PolicyStep) -> ExampleTable | None:
-    """One run of those that a version was trained on, another place in their list for each version."""
+    """One run of those that a version was trained on, another place in their list for each version. Raises StoreError
+    where it is stored no more."""
     if not done.consumed:
         return None
     chosen = done.consumed[done.step % len(done.consumed)].trajectory_id
-    return example(next(iter(store.trajectories(ids=[chosen]))))
+    for found in store.trajectories(ids=[chosen]):
+        return example(found)
+    raise StoreError(f"the run {chosen} is not stored any more")
 
 
 def example(trajectory: Trajectory) -> ExampleTable:

@@ -12,7 +12,7 @@ from typing import Any
 
 from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
-from arttrace.system.errors import TrainingError
+from arttrace.system.errors import ArttraceError, TrainingError
 from trainer.output.log import Problem
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.example import ExampleTable, example_of
@@ -132,6 +132,6 @@ def open_reporters(
 
 
 def _first_line(error: Exception) -> str:
-    """Its type, and the first line of its text."""
+    """The first line of its text, with its type where it is no error of ours."""
     text, _, _ = str(error).strip().partition("\n")
-    return f"{type(error).__name__}: {text}"
+    return text if isinstance(error, ArttraceError) else f"{type(error).__name__}: {text}"
