@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.users_text import first_line
 from arttrace.trajectories.conversations import ChatMessage, Conversation, said, unsupported
 
 
@@ -41,7 +42,7 @@ def render(conversation: Conversation, tokenizer: Any) -> list[TrainingExample]:
         ends = [_text(tokenizer, chat[: at + 1], tools) for at in conversation.targets]
         starts = [_text(tokenizer, chat[:at], tools, asked=True) for at in conversation.targets]
     except Exception as error:  # templates raise what they like
-        raise Unprovable(f"the chat template refuses it: {str(error).splitlines()[0][:120]}") from error
+        raise Unprovable(f"the chat template refuses it: {first_line(error)[:120]}") from error
     spans = []
     for at, start, end in zip(conversation.targets, starts, ends, strict=True):
         if not end.startswith(start):

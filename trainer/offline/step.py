@@ -22,7 +22,8 @@ from trainer.step.version import complete_step
 
 
 def load_tokenizer(base_model: Path) -> Any:
-    """The base model's tokenizer with its chat template. Raises TrainingError when it has none of them."""
+    """The base model's tokenizer with its chat template. Raises TrainingError when it has none of them, or no places of
+    its tokens."""
     with signals_after_imports():
         from transformers import AutoTokenizer
 
@@ -34,6 +35,12 @@ def load_tokenizer(base_model: Path) -> Any:
         raise TrainingError(
             f"The tokenizer in {base_model} has no chat template, so that conversations cannot be rendered.",
             "Use an instruct model, or put the template into its directory as chat_template.jinja.",
+        )
+    if not tokenizer.is_fast:
+        raise TrainingError(
+            f"The tokenizer in {base_model} ({type(tokenizer).__name__}) does not say where in a text its tokens "
+            "stand: which are of an answer is not known.",
+            "Put its fast form into its directory, as tokenizer.json, or train by GRPO.",
         )
     return tokenizer
 

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from arttrace.records.values.users_text import first_line
 from arttrace.system.errors import ServingError
 from arttrace.system.processes import signals_after_imports
 
@@ -39,8 +40,7 @@ def find_base_model(given: str) -> tuple[Path, str]:
     except Exception as error:  # whatever the hub's client and the network raise
         hub = os.environ.get("HF_ENDPOINT", "the Hugging Face hub")
         raise ServingError(
-            f"there is no directory {given}, and {given} could not be had from {hub}: "
-            f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}",
+            f"there is no directory {given}, and {given} could not be had from {hub}: {first_line(error)}",
             f"Where the hub can be reached: hf download {given} --local-dir models/{given.rpartition('/')[2]} (with "
             "HF_TOKEN for a model behind a licence). Bring that directory here and name it with --base-model.",
         ) from error

@@ -26,3 +26,9 @@ def error_line(error: BaseException) -> str:
     """The type and the text of an error that code of the user's may have raised, as text that UTF-8 can hold."""
     text: str = well_formed(safe_text(error))
     return f"{type(error).__name__}: {text}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type where it has none."""
+    text: str = well_formed(safe_text(error)).strip()
+    return text.splitlines()[0] if text else type(error).__name__

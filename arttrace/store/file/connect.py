@@ -12,6 +12,7 @@ from pathlib import Path
 
 import duckdb
 
+from arttrace.records.values.users_text import first_line
 from arttrace.store.file import migrations, reread
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, name_of, opening
 from arttrace.store.file.read_so_far import reading_shown_to_others
@@ -70,7 +71,7 @@ def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
 
 def cannot_be(used: str, path: Path, error: duckdb.Error) -> StoreError:
     """What DuckDB refused to do with the store, with the remedy: room for it, or another file."""
-    said = f"the store {path} cannot be {used}: {_first_line(error)}"
+    said = f"the store {path} cannot be {used}: {first_line(error)}"
     if any(os.strerror(one) in str(error) for one in _NO_ROOM):
         return StoreFull(said, "Free disk space. Nothing is lost: what was not stored is still in the spool.")
     if isinstance(error, _NO_DAMAGE):
@@ -148,7 +149,3 @@ def _version(connection: duckdb.DuckDBPyConnection, path: Path, tables: Collecti
     if found[0] != 1 and "links" not in tables:
         trace_links.find(connection)
     return int(found[0])
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
