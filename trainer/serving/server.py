@@ -80,13 +80,20 @@ class ServeOptions:
 def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Policies], None]) -> None:
     """Serve until SIGINT or SIGTERM. `say` gets one line per stage of the start, `ready` is called once it answers.
 
-    Raises ServingError: another server runs for this directory, the port is taken, vLLM failed or fails for good.
+    Raises ServingError: another server runs for this directory, the port is taken, an address is none, vLLM failed or
+    fails for good.
     """
     if not is_loopback(options.host) and not options.api_key:
         raise ServingError(
             f"listening on {options.host} lets others in without asking who they are",
             "Give a key with --api-key-file or $ARTTRACE_API_KEY, or leave --host at 127.0.0.1.",
         )
+    for url in options.vllm_urls:
+        if not url.lower().startswith(("http://", "https://", "unix:")):
+            raise ServingError(
+                f"{url} is no address of an engine",
+                "Write http://HOST:PORT, or unix:PATH for a socket in the file system.",
+            )
     with (
         _only_one(options.data),
         _listening_socket(options.host, options.port) as listener,
