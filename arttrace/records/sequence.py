@@ -70,6 +70,7 @@ class NotTrained(StrEnum):
     BELOW_MIN_REWARD = "a reward below the bound"
     REWARDS_TOO_CLOSE = "too close to the others' rewards"
     CONTEXTS_DIFFER = "the two runs begin differently"
+    OTHER_OF_PAIR = "the other run of its pair is left out"
     UNREADABLE = "messages that cannot be read"
     CUT_OFF = "answers that were cut off"
     CUT_SHORT = "answers cut short, which the format would give an end"

@@ -118,6 +118,7 @@ def plan_dpo(
             for example in _rendered(main, tokenizer, fits, dropped)[-1:]
         ]
         if len(sides) < 2:
+            dropped[NotTrained.OTHER_OF_PAIR] += len(sides)
             continue
         if not shared_context(*sides):
             dropped[NotTrained.CONTEXTS_DIFFER] += 2
@@ -131,7 +132,7 @@ def plan_dpo(
         groups=len(groups),
         groups_equal=equal_groups(groups),
         trajectories_left_out=chosen.left_out,
-        conversations_left_out=dict(dropped),
+        conversations_left_out=dict(+dropped),
     )
 
 
@@ -139,11 +140,14 @@ def require_examples(plan: OfflinePlan) -> None:
     """Raise TrainingError with the cause and the hint when there is nothing to learn from."""
     if plan.sft or plan.dpo:
         return
-    if plan.conversations_left_out and all(why.startswith(_LONGER) for why in plan.conversations_left_out):
-        [(why, _), *_] = plan.conversations_left_out.items()
-        count = sum(plan.conversations_left_out.values())
+    left_out = {why: n for why, n in plan.conversations_left_out.items() if why != NotTrained.OTHER_OF_PAIR}
+    if left_out and all(why.startswith(_LONGER) for why in left_out):
+        [why, *_] = left_out
+        are = f"all {sum(left_out.values())} conversations are"
+        if left_out != plan.conversations_left_out:
+            are = "of every pair one conversation at least is"
         raise TrainingError(
-            f"There is nothing to train on by {plan.method.upper()}: all {count} conversations are {why}.",
+            f"There is nothing to train on by {plan.method.upper()}: {are} {why}.",
             "Use a model with a longer context, raise --max-length where that is the bound, or record shorter runs.",
         )
     reasons = sorted([*plan.trajectories_left_out.items(), *plan.conversations_left_out.items()])
