@@ -147,6 +147,15 @@ def test_a_document_over_the_bound_is_refused_and_the_next_ones_are_read(monkeyp
 SAID = {"role": "assistant", "content": "b"}
 
 
+@pytest.mark.parametrize("form", ["lines", "array"])
+def test_a_mark_of_utf8_before_a_long_file_hides_nothing_of_it(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "_AT_ONCE", 200)
+    made = [{"task_id": f"t{at}", "messages": [{"role": "user", "content": "a"}, SAID]} for at in range(40)]
+    text = json.dumps(made) if form == "array" else "\n".join(map(json.dumps, made))
+    found = read_file(b"\xef\xbb\xbf" + text.encode(), "file")
+    assert (found.kinds, found.refused) == ({"conversations": 40}, 0)
+
+
 def test_a_parquet_file_that_is_cut(tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     pq.write_table(pa.Table.from_pylist([{"a": 1}]), file)

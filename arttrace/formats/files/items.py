@@ -24,7 +24,6 @@ _TOO_LONG = f"it has over {MAX_ITEM_BYTES >> 20} MiB"
 _AT_ONCE = 16 << 20
 """Files up to this size are read whole."""
 _PIECE = 1 << 20
-_ROWS_AT_ONCE = 64
 _UTF8_MARK = b"\xef\xbb\xbf"
 _HEAD = 4096
 _NO_JSON = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -61,7 +60,9 @@ class ItemFile:
             self._unpacked = Unpacked(file, packing, size)
             self._file = cast("BinaryIO", io.BufferedReader(self._unpacked, _PIECE))
         self._text = CheckedFile(self._file)
-        self._begun = b"" if self._is_parquet else self._text.read(_AT_ONCE).removeprefix(_UTF8_MARK)
+        begun = b"" if self._is_parquet else self._text.read(_AT_ONCE)
+        self._is_whole = len(begun) < _AT_ONCE
+        self._begun = begun.removeprefix(_UTF8_MARK)
         if not self._is_parquet and not self._begun.strip():
             raise Unreadable(self.cut or "it is empty")
         if again := packing_of(self._begun):
@@ -107,7 +108,7 @@ class ItemFile:
     def _items(self) -> Iterator[Item]:
         if self._is_parquet:
             yield from _rows(self._file, self._behind)
-        elif len(self._begun) < _AT_ONCE:
+        elif self._is_whole:
             yield from _document(self._begun, self._behind)
         else:
             yield from _stream(self._begun, self._text, self._behind)
@@ -376,15 +377,10 @@ class _FileText:
 
 
 def _rows(file: BinaryIO, behind: _Behind) -> Iterator[Item]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from arttrace.formats.files.parquet_rows import ParquetRows
 
-    try:
-        rows = pq.ParquetFile(file)
-        behind.of = rows.metadata.num_rows
-        for batch in rows.iter_batches(_ROWS_AT_ONCE):
-            for row in batch.to_pylist():
-                behind.size += 1
-                yield f"row {behind.size}", {name: value for name, value in row.items() if value is not None}
-    except (pa.ArrowException, OSError) as error:
-        raise Unreadable(f"it is not a complete Parquet file: {error}") from error
+    rows = ParquetRows(file)
+    behind.of = rows.count
+    for number, row in enumerate(rows, 1):
+        behind.size = number
+        yield f"row {number}", row

@@ -41,7 +41,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     own = str(item.get("id") or item.get("run_id") or hashed(32, item))
     trace = str(item.get("trace_id") or own)
     trace_id = hex_id(trace, 32)
-    start = _time(item.get("start_time"))
+    start = time_ns(item.get("start_time"))
     if start is None:
         raise ValueError("a run has no start_time")
     kind, name = item["run_type"], str(item.get("name") or item["run_type"])
@@ -85,7 +85,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         parent_span_id=hex_id(parent, 16) if isinstance(parent, str) else None,
         name=name,
         start_ns=start,
-        end_ns=ended_ns(start, _time(item.get("end_time")), has_answer=bool(output or error)),
+        end_ns=ended_ns(start, time_ns(item.get("end_time")), has_answer=bool(output or error)),
         kind=3 if kind == "llm" else 1,
         status_code=2 if error else 0,
         status_message=str(error)[:4000] if error else "",
@@ -116,7 +116,7 @@ def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iter
                 agent_id=None if item.get("parent_run_id") is None else hex_id(own, 16),
                 source="judge" if kind == "model" else "code",
                 explanation=str(one.get("comment") or ""),
-                time_ns=_time(one.get("created_at")) or start,
+                time_ns=time_ns(one.get("created_at")) or start,
             )
         else:
             yield LeftOutItem("feedback without a score")
@@ -254,12 +254,6 @@ def _tool_call(call: Any) -> Any:
     arguments = call.get("args", call.get("arguments"))
     function = {"name": call.get("name"), "arguments": arguments if isinstance(arguments, str) else text_of(arguments)}
     return {"id": call.get("id"), "type": "function", "function": function}
-
-
-def _time(value: Any) -> int | None:
-    if hasattr(value, "isoformat"):  # a row of Parquet
-        value = value.isoformat()
-    return time_ns(value)
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     context = item["context"] if isinstance(item.get("context"), dict) else {}
     trace = item.get("context.trace_id", context.get("trace_id"))
     own = item.get("context.span_id", context.get("span_id"))
-    start = _time(item.get("start_time"))
+    start = time_ns(item.get("start_time"))
     if not isinstance(trace, str) or not isinstance(own, str) or start is None:
         raise ValueError("a span has no trace id, no span id or no start time")
     trace_id, span_id = hex_id(trace, 32), hex_id(own, 16)
@@ -46,12 +46,12 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         parent_span_id=parent,
         name=str(item.get("name") or item["span_kind"]),
         start_ns=start,
-        end_ns=ended_ns(start, _time(item.get("end_time")), has_answer=status == "ERROR" or _has_answer(attributes)),
+        end_ns=ended_ns(start, time_ns(item.get("end_time")), has_answer=status == "ERROR" or _has_answer(attributes)),
         status_code=_STATUS.get(status, 0),
         status_message=str(item.get("status_message") or ""),
         attributes=attributes,
         events=[
-            SpanEvent(str(one.get("name") or ""), _time(one.get("timestamp")) or start, _flat(one.get("attributes")))
+            SpanEvent(str(one.get("name") or ""), time_ns(one.get("timestamp")) or start, _flat(one.get("attributes")))
             for one in _dicts(item.get("events"))
         ],
         resource={"service.name": source},
@@ -69,7 +69,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
                 agent_id=None if parent is None else span_id,
                 source="judge" if str(one.get("annotator_kind")).upper() == "LLM" else "code",
                 explanation=str(result.get("explanation") or result.get("label") or ""),
-                time_ns=_time(one.get("created_at")) or start,
+                time_ns=time_ns(one.get("created_at")) or start,
             )
         else:
             yield LeftOutItem("annotations without a score")
@@ -110,12 +110,6 @@ def _flat(value: Any, prefix: str = "", levels: int = _LEVELS) -> Attributes:
     for name, inner in items:
         found.update(_flat(inner, f"{prefix}.{name}" if prefix else name, levels - 1))
     return found
-
-
-def _time(value: Any) -> int | None:
-    if hasattr(value, "isoformat"):  # a row of Parquet
-        value = value.isoformat()
-    return time_ns(value)
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
