@@ -23,6 +23,7 @@ import msgspec
 from arttrace.records.group import Group
 from arttrace.records.message import canonical_json
 from arttrace.records.reward import Judgement
+from arttrace.records.values.lenient_json import well_formed
 from arttrace.rewards.judge_answer import TrajectoryScore
 from arttrace.rewards.judge_calls import Bill, Judge, score_transcripts
 from arttrace.rewards.judge_errors import JudgeUnavailable
@@ -66,7 +67,7 @@ async def ruler(
         JudgeError: The judge cannot be reached, or its answer cannot be used after several attempts.
         TypeError: A message is neither a dict nor an object of the client.
     """
-    offered = tuple(dict(tool) for tool in tools)
+    offered = tuple(well_formed(dict(tool)) for tool in tools)
     histories = [tuple(parse_message(_plain(message)) for message in messages) for messages in message_lists]
     if not histories:
         raise JudgeError("there is no conversation to score", "Score two or more of them.")
@@ -147,7 +148,9 @@ async def ruler_score_group(
         JudgeError: The judge cannot be reached, its answer cannot be used after several attempts, or the group has no
             run that can be judged.
         ArttraceError: It is no group.
+        ValueError: `votes` is below 1.
     """
+    _at_least_1(votes=votes)
     judge = Judge(judge_model, extra_litellm_params or {})
     if isinstance(group, Group):
         return await _score_group(judge, group, rubric, votes, swallow_exceptions, debug)
@@ -192,10 +195,18 @@ async def score_groups(
     Raises:
         JudgeUnavailable: The judge cannot be asked at all: no further group is sent. The answers under way are paid
             for, so they are waited for and passed to `on_judged` first.
+        ValueError: `votes` or `max_concurrency` is below 1.
     """
+    _at_least_1(votes=votes, max_concurrency=max_concurrency)
     loaded = [partial(_itself, group) for group in groups]
     judge = Judge(judge_model, extra_litellm_params or {})
     return await score_loaded(loaded, judge, rubric, votes=votes, max_concurrency=max_concurrency, on_judged=on_judged)
+
+
+def _at_least_1(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}, below 1")
 
 
 def _itself(group: Group) -> Group:
@@ -314,9 +325,8 @@ def _print_scores(scores: Sequence[TrajectoryScore]) -> None:
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    if isinstance(message, Mapping):
-        return dict(message)
-    if not hasattr(message, "model_dump"):
+    """A message as text that UTF-8 can hold: a model that is cut within an emoji answers half of it."""
+    if not isinstance(message, Mapping) and not hasattr(message, "model_dump"):
         raise TypeError(f"a message is a dict or an object of the client, not {type(message).__name__}")
-    dumped: dict[str, Any] = message.model_dump()
-    return dumped
+    plain: dict[str, Any] = well_formed(dict(message) if isinstance(message, Mapping) else message.model_dump())
+    return plain

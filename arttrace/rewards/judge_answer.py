@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.lenient_json import well_formed
+from arttrace.records.values.nesting import UNREADABLE
+
 ANSWER_FORMAT: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {
@@ -76,7 +79,7 @@ def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
 
 
 def listed(text: str, name: str) -> list[Any]:
-    """The list under `name` in the first JSON object of a text that has one.
+    """The list under `name` in the first JSON object of a text that has one, as text that UTF-8 can hold.
 
     Raises ValueError when there is none.
     """
@@ -85,11 +88,11 @@ def listed(text: str, name: str) -> list[Any]:
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
-        except ValueError:
+        except UNREADABLE:
             start = text.find("{", start + 1)
             continue
         if isinstance(value, dict) and isinstance(value.get(name), list):
-            entries: list[Any] = value[name]
+            entries: list[Any] = well_formed(value[name])
             return entries
         start = text.find("{", end)
     raise ValueError(f"it holds no JSON with `{name}`: {text[:120]!r}")

@@ -80,6 +80,8 @@ MAX_CHARS = 400_000
 """Default bound on a prompt, about 100,000 tokens of English text."""
 
 _DATA_URL_CHARS = 256
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\r\n-]+={0,2}\s*")
+_MEDIA_TYPES = frozenset(("media_type", "mime_type", "mimeType", "modality"))
 _BLOCK = re.compile(r'^<trajectory id="([^"]+)">\n(.*)\n</trajectory>$', re.MULTILINE)
 _SHARED = re.compile(r"^<shared>\n(.*)\n</shared>$", re.MULTILINE)
 
@@ -240,23 +242,28 @@ def _render(message: Message) -> Document:
             case ToolResultPart(response, id):
                 results.append({"id": id, "content": _without_data(response)})
             case OtherPart(value):
-                other.append(_without_data(value))
+                other.append(_without_data(value, is_media=True))
     for key, values in (("tool_calls", calls), ("tool_results", results), ("other", other)):
         if values:
             document[key] = values
     return document
 
 
-def _without_data(value: Any) -> Any:
-    """`value` with inline files (data URLs) named instead of sent: a judge reads text."""
-
-    def name(text: str) -> str:
-        if text.startswith("data:") and len(text) > _DATA_URL_CHARS:
-            head = text[:_DATA_URL_CHARS].partition(",")[0]
-            return f"{head},[{len(text)} characters not shown]"
-        return text
-
-    return _map_text(value, name)
+def _without_data(value: Any, is_media: bool = False) -> Any:
+    """`value` with inline files (data URLs, base64 where the sender says or may mean that it is no text) named instead
+    of sent: a judge reads text."""
+    match value:
+        case str() if len(value) > _DATA_URL_CHARS and value.startswith("data:"):
+            head = value[:_DATA_URL_CHARS].partition(",")[0]
+            return f"{head},[{len(value)} characters not shown]"
+        case str() if len(value) > _DATA_URL_CHARS and is_media and _BASE64.fullmatch(value):
+            return f"[{len(value)} characters not shown]"
+        case dict():
+            is_media = is_media or not _MEDIA_TYPES.isdisjoint(value)
+            return {key: _without_data(item, is_media) for key, item in value.items()}
+        case list() | tuple():
+            return [_without_data(item, is_media) for item in value]
+    return value
 
 
 def _fit(shared: Document, documents: list[Document], max_chars: int, used: int) -> tuple[str, int | None]:

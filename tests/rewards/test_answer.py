@@ -52,8 +52,15 @@ def test_text_around_the_json_is_passed_over(text: str) -> None:
         (answer(entry("1", 0.5), entry("2", math.nan)), "no number"),
         (answer(entry("1", 0.5), {"score": 0.5}), "no trajectory_id"),
         (answer(entry("1", 0.5), 0.5), "no trajectory_id"),
+        ('{"scores": ' + "[" * 5000, "no JSON"),
+        ('{"a":' * 3000, "no JSON"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_refused_with_the_reason(text: str, cause: str) -> None:
     with pytest.raises(ValueError, match=cause):
         read_answer(text, ["1", "2"])
+
+
+def test_half_an_emoji_in_an_explanation_is_text_that_can_be_written() -> None:
+    said = json.dumps({"scores": [{"trajectory_id": "1", "explanation": "good \ud83d", "score": 1}]})
+    assert read_answer(said, ["1"])["1"].explanation == "good \ufffd"

@@ -416,6 +416,31 @@ def test_plain_conversations_are_scored_in_their_order(judge_server: Any) -> Non
         asyncio.run(ruler([[3]], MODEL))  # type: ignore[list-item]
 
 
+def test_half_an_emoji_in_a_conversation_is_judged_as_what_it_is_stored_as(judge_server: Any) -> None:
+    """A model that is cut within one answers it, and UTF-8 cannot hold it."""
+    half = [{"role": "user", "content": "Wave"}, {"role": "assistant", "content": "\ud83d"}]
+    tool = {"type": "function", "function": {"name": "wave", "description": "\ud83d"}}
+    whole = [half[0], {"role": "assistant", "content": "no"}]
+    scores = asyncio.run(ruler([half, whole], MODEL, {"api_base": judge_server.url}, tools=[tool]))
+    assert [one.trajectory_id for one in scores] == ["1", "2"]
+    assert "\ufffd" in judge_server.requests[0]["messages"][1]["content"]
+
+
+@pytest.mark.parametrize("counts", [{"votes": 0}, {"max_concurrency": 0}, {"max_concurrency": -1}])
+def test_a_judge_that_is_never_asked_is_an_error_at_once(
+    counts: dict[str, int], judge_server: Any, group: Group
+) -> None:
+    async def scored() -> None:
+        await asyncio.wait_for(score_groups([group], MODEL, {"api_base": judge_server.url}, **counts), 30)
+
+    with pytest.raises(ValueError, match=r"is (0|-1), below 1"):
+        asyncio.run(scored())
+    if "votes" in counts:
+        with pytest.raises(ValueError, match="votes is 0, below 1"):
+            score(judge_server, group, votes=0, swallow_exceptions=True)
+    assert judge_server.requests == []
+
+
 def test_litellm_is_loaded_only_when_a_judge_is_asked() -> None:
     code = "import sys, arttrace.rewards; sys.exit('litellm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -178,3 +178,37 @@ def test_inline_files_are_named_and_not_sent() -> None:
     image = OtherPart({"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9000}})
     text = user_text([transcript_of_messages((Message("user", (image,)),))])
     assert "data:image/png;base64,[9022 characters not shown]" in text
+
+
+_ENCODED = "AbC/+9" * 1500
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "input_audio", "input_audio": {"data": _ENCODED, "format": "wav"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _ENCODED}},
+        {"type": "blob", "modality": "image", "mime_type": "image/png", "content": f"{_ENCODED}\r\n{_ENCODED}=="},
+        {"type": "file", "file": {"file_data": _ENCODED.replace("/", "_").replace("+", "-"), "filename": "a.pdf"}},
+    ],
+)
+def test_files_in_base64_are_named_and_not_sent(value: dict[str, Any]) -> None:
+    """They are no text that a judge reads, and would have the texts beside them cut."""
+    shown = user_text([transcript_of_messages((Message("user", (OtherPart(value),)),))])
+    assert _ENCODED[:60] not in shown
+    assert "characters not shown]" in shown
+    answered = Message("tool", (ToolResultPart([{"type": "text", "text": "x"}, {**value, "mimeType": "a/b"}]),))
+    assert _ENCODED[:60] not in user_text([transcript_of_messages((answered,))])
+
+
+def test_what_a_tool_returned_is_sent_though_it_may_be_base64() -> None:
+    digits = "314159265358979" * 100
+    returned = ToolResultPart(
+        {"digits": digits, "note": {"type": "text", "media_type": "text/plain", "data": "a b " * 99}}
+    )
+    text = user_text([transcript_of_messages((Message("tool", (ToolResultPart(digits), returned)),))])
+    assert text.count(digits) == 2
+    assert "a b " * 99 in text
+    assert f'"content": "{"a b " * 99}"' in user_text(
+        [transcript_of_messages((Message("user", (OtherPart({"type": "x", "content": "a b " * 99}),)),))]
+    )
