@@ -96,11 +96,12 @@ async def _entered(stack: AsyncExitStack, server: Server) -> Client:
         ) from error
 
 
-async def read_offer(client: Client) -> Offer:
+async def read_offer(client: Client, *, excerpts: bool = True) -> Offer:
     """What a server offers: at most 128 tools and 100 resources, and the beginning of the first ten resources.
 
     Args:
         client: The connection, from `connect`.
+        excerpts: Read these resources; without it, they have no beginning.
 
     Raises:
         RolloutError: The server offers no tool.
@@ -111,14 +112,14 @@ async def read_offer(client: Client) -> Offer:
     found = []
     if client.server_capabilities.resources is not None:
         for place, one in enumerate(await _pages(client.list_resources, "resources", MAX_RESOURCES)):
-            excerpt = await _excerpt(client, str(one.uri)) if place < _MAX_EXCERPTS else ""
+            excerpt = await _excerpt(client, str(one.uri)) if excerpts and place < _MAX_EXCERPTS else ""
             found.append(Resource(str(one.uri), one.name, one.description or "", excerpt))
     return Offer(client.instructions or "", tuple(_offered(tool) for tool in tools), tuple(found))
 
 
 def _client(server: Server) -> Client:
     if isinstance(server, str):
-        if server.startswith(("http://", "https://")):
+        if _is_url(server):
             return Client(server, read_timeout_seconds=_READ_TIMEOUT_S)
         server = shlex.split(server)
     if isinstance(server, Sequence):
@@ -130,9 +131,13 @@ def _client(server: Server) -> Client:
     return server()
 
 
+def _is_url(server: str) -> bool:
+    return server.lower().startswith(("http://", "https://"))
+
+
 def _shown(server: Server) -> str:
     """A server's address, or its command without arguments, which may hold keys."""
-    if isinstance(server, str) and server.startswith(("http://", "https://")):
+    if isinstance(server, str) and _is_url(server):
         scheme, _, rest = server.partition("?")[0].partition("://")
         authority, slash, path = rest.partition("/")
         return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"

@@ -12,6 +12,8 @@ from mcp.types import TextContent, TextResourceContents
 from arttrace.capture.api import update
 from arttrace.capture.decorators import tool, trajectory
 from arttrace.mcp.connection import Server, connect, read_offer
+from arttrace.records.values.lenient_json import read_json, well_formed
+from arttrace.records.values.nesting import are_shallow
 from arttrace.records.values.users_text import safe_text
 
 SYSTEM_PROMPT = "Solve the user's task with the tools you have. When it is done, answer in words, without a tool call."
@@ -25,6 +27,7 @@ _READ_TOOL = {
     },
 }
 _MAX_RESULT_CHARS = 20_000
+_MOST_LEVELS = 64
 
 
 class CalledModel(Protocol):
@@ -78,7 +81,7 @@ async def rollout(
     messages: list[Any] = [{"role": "system", "content": system_prompt}, {"role": "user", "content": task}]
     text = ""
     async with model.openai_client() as openai_client, connect(server) as client:
-        offer = await read_offer(client)
+        offer = await read_offer(client, excerpts=False)
         reads = bool(offer.resources) and all(one["function"]["name"] != READ_RESOURCE for one in offer.tools)
         tools = [*offer.tools, *([_READ_TOOL] if reads else [])]
         for _ in range(max_turns):
@@ -89,10 +92,11 @@ async def rollout(
             text = message.content or ""
             if not message.tool_calls:
                 return text
-            messages.append(message.model_dump(exclude_none=True))
+            messages.append(well_formed(message.model_dump(exclude_none=True)))
             for call in message.tool_calls:
                 work = _read_resource if reads and call.function.name == READ_RESOURCE else _call_tool
-                result = await _result(work, client, call.function.name, call.function.arguments)
+                name = well_formed(call.function.name)
+                result = await _result(work, client, name, call.function.arguments)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     update(tags=["max_turns"])
     return text
@@ -101,9 +105,7 @@ async def rollout(
 async def _result(work: Callable[..., Awaitable[str]], client: Client, name: str, arguments: str) -> str:
     """What the model reads of a call: its result, bounded, or its error."""
     try:
-        given = json.loads(arguments or "{}")
-        if not isinstance(given, dict):
-            raise ValueError("they are no JSON object")
+        given = _read(arguments)
     except ValueError as error:
         return f"error: the arguments of {name} cannot be read: {error}"
     try:
@@ -113,6 +115,20 @@ async def _result(work: Callable[..., Awaitable[str]], client: Client, name: str
     if len(text) <= _MAX_RESULT_CHARS:
         return text
     return f"{text[:_MAX_RESULT_CHARS]}\n[cut at {_MAX_RESULT_CHARS} of {len(text)} characters]"
+
+
+def _read(arguments: str) -> dict[str, Any]:
+    """What can be sent to a server. Raises ValueError for anything else: the client breaks off the session for it."""
+    try:
+        given = read_json(arguments or "{}")
+        is_shallow = are_shallow([given], _MOST_LEVELS)
+    except RecursionError:
+        is_shallow = False
+    if not is_shallow:
+        raise ValueError("they are nested too deep")
+    if not isinstance(given, dict):
+        raise ValueError("they are no JSON object")
+    return given
 
 
 async def _call_tool(client: Client, name: str, arguments: dict[str, Any]) -> str:

@@ -124,6 +124,7 @@ async def test_what_a_server_offers_in_words_and_as_tools() -> None:
         ([sys.executable, "-c", ""], "cannot be reached"),
         ("http://127.0.0.1:9/mcp?key=secret", "http://127.0.0.1:9/mcp cannot be reached"),
         ("http://user:secret@127.0.0.1:9/mcp", "http://127.0.0.1:9/mcp cannot be reached"),
+        ("HTTP://127.0.0.1:9/mcp?key=secret", "HTTP://127.0.0.1:9/mcp cannot be reached: ConnectError"),
         ("/no/such/program --api-key secret", "/no/such/program cannot be reached"),
         ("", "with an empty command line cannot be reached"),
         ("  ", "with an empty command line cannot be reached"),
@@ -236,3 +237,58 @@ async def test_a_result_that_breaks_the_tools_own_schema_goes_back_to_the_model(
     arttrace.shutdown()
     assert group.exceptions == []
     assert group.results[0].startswith("I was told: error: Invalid structured content returned by tool fare")
+
+
+ODD_ARGUMENTS = {
+    "[" * 5000: "nested too deep",
+    f'{{"origin": {"[" * 400}{"]" * 400}}}': "nested too deep",
+    '{"origin": "\\ud83d", "destination": "Corfe"}': "\ufffd",
+    "null": "cannot be read: they are no JSON object",
+    "{": "cannot be read",
+}
+
+
+@pytest.mark.parametrize("transport", ["stdio", "memory"])
+async def test_whatever_a_model_samples_as_a_call_the_run_goes_on(transport: str, tmp_path: Path) -> None:
+    async def call(_: Any, params: Any) -> CallToolResult:
+        return CallToolResult(content=[TextContent(text=f"no line from {(params.arguments or {}).get('origin')}")])
+
+    async def tools(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[Tool(name="fare", input_schema={"type": "object"})])
+
+    def traveller(asked: Asked) -> Reply:
+        if asked.results:
+            return Reply("\n".join(asked.results))
+        return Reply("\ud83d", tuple(Call("fare", text, f"call_{at}") for at, text in enumerate(ODD_ARGUMENTS)))
+
+    arttrace.init(dir=tmp_path)
+    with serve_script(traveller) as policy:
+        model = art.Model("m", inference_base_url=policy.url, inference_api_key="k")
+        server = (
+            ON_STDIO if transport == "stdio" else lambda: Client(Server("s", on_list_tools=tools, on_call_tool=call))
+        )
+        group = await art.gather_trajectories([rollout(model, "What is the fare?", server)])
+    arttrace.shutdown()
+    assert group.exceptions == []
+    for line, said in zip(group.results[0].split("\n"), ODD_ARGUMENTS.values(), strict=True):
+        assert said in line
+
+
+async def test_a_rollout_reads_no_resource_that_its_model_does_not_ask_for(model: art.Model) -> None:
+    read: list[str] = []
+    server = MCPServer("library")
+    server.tool("look")(lambda: "")
+
+    @server.resource("book://one")
+    def book() -> str:
+        read.append("one")
+        return "Once upon a time."
+
+    with serve_script(lambda asked: Reply("Done.")) as policy:
+        quiet = art.Model("m", inference_base_url=policy.url, inference_api_key="k")
+        group = await art.gather_trajectories([rollout(quiet, "Nothing to do.", server)])
+        assert [one["function"]["name"] for one in policy.sent[0].json["tools"]] == ["look", "read_resource"]
+    assert (group.results, read) == (["Done."], [])
+    async with connect(server) as client:
+        [resource] = (await read_offer(client)).resources
+    assert (resource.excerpt, read) == ("Once upon a time.", ["one"])

@@ -25,11 +25,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Call:
-    """One tool call of an answer."""
+    """One tool call of an answer. A text for `arguments` is what the model sampled, whatever it is."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str
     id: str = "call_1"
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as they are sent."""
+        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def _completion(request: dict[str, Any], reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
     if reply.calls:
         message["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments_text}}
             for c in reply.calls
         ]
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if reply.calls else "stop"}
@@ -138,7 +143,7 @@ def _response(request: dict[str, Any], reply: Reply, status: str = "completed") 
             "id": f"fc_{call.id}",
             "call_id": call.id,
             "name": call.name,
-            "arguments": json.dumps(call.arguments),
+            "arguments": call.arguments_text,
             "status": "completed",
         }
         for call in reply.calls
