@@ -29,21 +29,24 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which replaces `path` when the block ends; if the block raises, nothing changes.
+    """A file to write to, which replaces `path` when the block ends and it is on the disk; if the block raises, nothing
+    changes.
 
-    It is written beside the file that the name resolves to. A device or a pipe is written directly and never replaced.
-    Raises OSError.
+    It is written beside the file that the name resolves to, under a name of its own: of several at a time the last one
+    counts. A device or a pipe is written directly and never replaced. Raises OSError.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
             yield device
         return
-    part = path.with_name(f".{path.name}.part")
-    file = part.open("wb")
+    part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
+    file = part.open("xb")
     try:
         with file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -209,12 +209,15 @@ def test_no_row_is_an_error_and_leaves_the_file_as_it_was(
     assert (tmp_path / "rows.jsonl").read_text() == "before"
 
 
-def test_a_file_that_cannot_be_written_names_itself_and_an_old_one_stays(data: DataDir, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_names_itself_and_an_old_one_stays(
+    data: DataDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     args = ["dataset", "--format", "trl-sft", "-o", str(tmp_path / "none" / "x.jsonl"), "--dir", str(data.root)]
     done = CliRunner().invoke(cli, args)
     assert "none/x.jsonl cannot be written: No such file or directory" in str(done.exception)
     (tmp_path / "old.jsonl").write_text("old")
-    (tmp_path / ".old.jsonl.part").mkdir()
+    monkeypatch.setattr("arttrace.system.files.secrets.token_hex", lambda _: "0")
+    (tmp_path / ".old.jsonl-0.part").mkdir()
     args[4] = str(tmp_path / "old.jsonl")
     assert CliRunner().invoke(cli, args).exit_code == 1
     assert (tmp_path / "old.jsonl").read_text() == "old"

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from simulated_agent import research_run
 
 from arttrace.commands import cli
+from arttrace.commands.data import export
 from arttrace.formats.evaluations import record_span
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.records.group import Grouping
@@ -107,6 +108,24 @@ def test_a_new_store_holds_what_the_backup_of_the_old_one_says(
     assert contents(new) == contents(old)
     arttrace(new, "import", backup)
     assert contents(new) == contents(old), "a second time changes nothing"
+
+
+def test_a_backup_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, backup = DataDir(tmp_path / "old"), tmp_path / "backup"
+    with Store.open(data, create=True) as store:
+        store.append(everything())
+    arttrace(data, "export", "-o", str(backup))
+    before = backup.read_bytes()
+
+    def full(spans: object) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(export._FORMS, "otlp-protobuf", full)
+    asked = ["export", "-o", str(backup), "--format", "otlp-protobuf", "--dir", str(data.root)]
+    failed = CliRunner().invoke(cli, asked)
+    assert f"{backup} cannot be written: No space left on device" in str(failed.exception)
+    assert backup.read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["backup", "old"]
 
 
 def test_a_run_that_is_exported_alone_has_its_rewards_and_notes_and_no_others(tmp_path: Path) -> None:

@@ -57,6 +57,35 @@ def test_a_file_that_is_written_in_a_block_is_there_when_the_block_ends_well(tmp
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "rows"]
 
 
+def test_of_two_that_write_a_file_at_once_the_last_one_wins_whole(tmp_path: Path) -> None:
+    path = tmp_path / f"{'ö' * 120}.jsonl"
+    with whole_file(path) as slow:
+        slow.write(b"a" * 10)
+        slow.flush()
+        with whole_file(path) as fast:
+            fast.write(b"b" * 4)
+        assert path.read_bytes() == b"bbbb"
+        slow.write(b"a" * 10)
+    assert path.read_bytes() == b"a" * 20
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_file_takes_the_place_of_another_when_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "backup.jsonl"
+    path.write_bytes(b"old")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"), whole_file(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["backup.jsonl"]
+
+
 def test_the_size_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "a.seg").write_bytes(b"12345")
     (tmp_path / "b.open").write_bytes(b"123")

@@ -31,6 +31,7 @@ from arttrace.store.rows.columns import LAST_GIVEN
 from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT, is_mark
 from arttrace.store.sql_text import listed, quoted
 from arttrace.system.errors import ArttraceError
+from arttrace.system.files import whole_file
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import signals_after_imports
 from arttrace.trajectories.identity.membership import LINK_LOST
@@ -86,7 +87,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
             if output is None:
                 _write(store, runs, _FORMS[form], sys.stdout.buffer)
                 return
-            with output.open("wb") as file:
+            with whole_file(output) as file:
                 written = _write(store, runs, _FORMS[form], file)
         except OSError as error:
             raise ArttraceError(

@@ -18,6 +18,7 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files.unpacked import Unreadable, without_ending
 from arttrace.formats.imported_files import Imported, read_records
 from arttrace.records.span import SpanRow
+from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.units import counted, quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.system.errors import ArttraceError
@@ -76,7 +77,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
 
 def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> dict[str, Any]:
     found, new, given, earlier = Imported(), 0, 0, EarlierReadings(store)
-    source = name or without_ending(file.name).rpartition(".")[0] or file.name
+    source = well_formed(name or without_ending(file.name).rpartition(".")[0] or file.name)
     try:
         with _read(file), file.open("rb") as opened:
             size = file.stat().st_size
@@ -109,7 +110,7 @@ def _read(file: Path) -> Iterator[None]:
 
 def _report(file: Path, imported: Imported, new: int, already_stored: int, stored_otherwise: int) -> dict[str, Any]:
     return {
-        "file": str(file),
+        "file": well_formed(str(file)),
         "kinds": imported.kinds,
         "traces": imported.traces,
         "spans": imported.spans,
