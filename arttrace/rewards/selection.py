@@ -79,7 +79,7 @@ def good_runs(
 
 def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences:
     """The best run of each group with the worst, the second best with the second worst, and so on, for as long as
-    their rewards are at least `min_gap` apart; no run is in two pairs."""
+    their rewards differ, and by at least `min_gap`; no run is in two pairs."""
     pairs: list[tuple[Trajectory, Trajectory]] = []
     left_out: Counter[NotTrained] = Counter()
     for group in groups:
@@ -88,7 +88,7 @@ def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences
             left_out[NotTrained.ALONE] += 1
             continue
         found = 0
-        while found < len(ranked) // 2 and ranked[found][1] - ranked[-1 - found][1] >= min_gap:
+        while found < len(ranked) // 2 and 0 < ranked[found][1] - ranked[-1 - found][1] >= min_gap:
             pairs.append((ranked[found][0], ranked[-1 - found][0]))
             found += 1
         left_out[NotTrained.REWARDS_TOO_CLOSE] += len(ranked) - 2 * found

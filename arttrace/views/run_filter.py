@@ -128,11 +128,12 @@ def policy_or_version(text: str) -> str:
 def moment(text: str, now_ns: int | None = None) -> int:
     """Nanoseconds since 1970 of an age before now (`90s`, `2h`, `7d`) or of an ISO date and time (in the local zone
     unless it says otherwise). Raises ValueError for any other text."""
-    if found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)([smhdw])\s*", text):
-        return (time.time_ns() if now_ns is None else now_ns) - int(float(found[1]) * SECONDS_OF_UNIT[found[2]] * 1e9)
     try:
+        if found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)([smhdw])\s*", text):
+            age_ns = int(float(found[1]) * SECONDS_OF_UNIT[found[2]] * 1e9)
+            return (time.time_ns() if now_ns is None else now_ns) - age_ns
         return int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is neither an age such as 2h or 7d nor a date such as 2026-11-16T08:00") from None
 
 

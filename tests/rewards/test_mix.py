@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from arttrace.records.group import Group
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.selection import preferences
 
 
 def reward(id: str, value: float, source: str = "code", **given: object) -> Reward:
@@ -44,3 +46,12 @@ def test_the_weight_of_the_judge(make_run: Callable[..., Trajectory]) -> None:
 def test_rewards_that_no_number_holds_together_are_infinite(make_run: Callable[..., Trajectory]) -> None:
     assert trajectory_reward(make_run("run", rewards=(reward("a", 1e308), reward("b", 1e308)))) == float("inf")
     assert trajectory_reward(make_run("run", rewards=(reward("a", -1e308), reward("b", -1e308)))) == float("-inf")
+
+
+@pytest.mark.parametrize("min_gap", [0.0, -1.0])
+def test_of_two_runs_of_equal_reward_none_is_preferred(make_run: Callable[..., Trajectory], min_gap: float) -> None:
+    values = (1.0, 0.5, 0.5, 0.0)
+    runs = tuple(make_run(str(at), rewards=(reward("a", value),)) for at, value in enumerate(values))
+    found = preferences([Group("g", runs)], min_gap=min_gap)
+    assert [(better.id, worse.id) for better, worse in found.pairs] == [("0", "3")]
+    assert found.left_out == {"too close to the others' rewards": 2}

@@ -32,7 +32,7 @@ class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
     the ones rewarded with at least `min_reward` (trl-unpaired: these are the good ones). Rewards of pairs are at least
     `min_gap` apart. `held_out` is the share of tasks whose groups are kept apart.
 
-    Raises ValueError where that contradicts itself.
+    Raises ValueError where that contradicts itself, or is no share or gap.
     """
 
     form: Form
@@ -49,6 +49,10 @@ class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.form} compares runs by --min-gap: leave --best and --min-reward out")
         if self.form is Form.TRL_UNPAIRED and self.min_reward is None:
             raise ValueError("trl-unpaired needs --min-reward: runs rewarded with at least that are the good ones")
+        if not 0 <= self.held_out <= 1:
+            raise ValueError(f"held_out is {self.held_out}, outside 0..1")
+        if not self.min_gap >= 0:
+            raise ValueError(f"min_gap is {self.min_gap}, below 0")
 
     @property
     def compares(self) -> bool:
