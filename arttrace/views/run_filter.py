@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 
+from arttrace.records.values.integers import INT64
 from arttrace.records.values.units import SECONDS_OF_UNIT
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
@@ -126,13 +127,13 @@ def policy_or_version(text: str) -> str:
 
 
 def moment(text: str, now_ns: int | None = None) -> int:
-    """Nanoseconds since 1970 of an age before now (`90s`, `2h`, `7d`) or of an ISO date and time (in the local zone
-    unless it says otherwise). Raises ValueError for any other text."""
+    """Nanoseconds since 1970, within what a column holds, of an age before now (`90s`, `2h`, `7d`) or of an ISO date
+    and time (in the local zone unless it says otherwise). Raises ValueError for any other text."""
     try:
         if found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)([smhdw])\s*", text):
-            age_ns = int(float(found[1]) * SECONDS_OF_UNIT[found[2]] * 1e9)
-            return (time.time_ns() if now_ns is None else now_ns) - age_ns
-        return int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)
+            age_ns = int(min(float(found[1]) * SECONDS_OF_UNIT[found[2]] * 1e9, INT64.stop - 1))
+            return max(0, (time.time_ns() if now_ns is None else now_ns) - age_ns)
+        return min(max(INT64.start, int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)), INT64.stop - 1)
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is neither an age such as 2h or 7d nor a date such as 2026-11-16T08:00") from None
 

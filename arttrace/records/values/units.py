@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 
+from arttrace.records.values.integers import INT64
+
 SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SECOND = 1_000_000_000
+_MOST = INT64.stop - 1
 _SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 
 
 def age_ns(text: str) -> int:
-    """The age in nanoseconds. Raises ValueError if the text is not an age."""
+    """The age in nanoseconds, at most what a column holds. Raises ValueError if the text is not an age."""
     found = re.fullmatch(r"(\d+)([smhdw])", text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not an age such as 30d, 12h or 2w")
-    return int(found[1]) * SECONDS_OF_UNIT[found[2]] * 1_000_000_000
+    return int(min(float(found[1]) * SECONDS_OF_UNIT[found[2]], _MOST // _SECOND)) * _SECOND
 
 
 def size_bytes(text: str) -> int:
-    """The size in bytes. Raises ValueError if the text is not a size."""
+    """The size in bytes, at most what a column holds. Raises ValueError if the text is not a size."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip().upper())
     if found is None:
         raise ValueError(f"{text!r} is not a size such as 10GB or 500MB")
-    return int(float(found[1]) * _SIZES[found[2]])
+    return int(min(float(found[1]) * _SIZES[found[2]], _MOST))
 
 
 def size_text(size: int) -> str:
