@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -29,8 +30,11 @@ def add_evaluation(data: DataDir, policy: str, step: int, numbers: Mapping[str, 
     """Append the numbers of one evaluation. Raises OSError."""
     file = evaluations_file(data, policy)
     make_directory(file.parent)
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({"step": step, "time": time.time(), **numbers}) + "\n")
+    line = json.dumps({"step": step, "time": time.time(), **numbers}).encode() + b"\n"
+    with file.open("a+b") as lines:
+        lines.seek(max(0, lines.seek(0, os.SEEK_END) - 1))
+        ends_well = lines.read() in (b"", b"\n")  # the last line was not cut off
+        lines.write(line if ends_well else b"\n" + line)
 
 
 def read_evaluations(data: DataDir, policy: str) -> dict[int, dict[str, float]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 _NAME = ".arttrace"
 _PIN = "root"
+"""The file by which `arttrace init` marks a data directory."""
 LOCAL = "local"
 LAST_RUN = "last_run"
-"""The file by which `arttrace init` marks a data directory."""
 
 
 @dataclass(frozen=True, slots=True)
