@@ -108,34 +108,49 @@ def pull(
     """Take in what the query asks for. What is there already stays once. `progress` is called after each page. Raises
     LangfuseError when Langfuse refuses, or is away for long; what was read by then is stored."""
     now = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    at = kept.load() or Cursor(to=query.until or now)
+    until = query.until or now
+    at = kept.load() or Cursor(to=until, since=query.since)
     done = Pulled(observations=at.observations, scores=at.scores, already_stored=at.already_stored)
-    if at.phase == "observations":
-        kept.save(at)
-        for items, traces, cursor in _observations(client, query, at):
-            _append_spans(store, items, done)
-            if with_scores and traces:
-                _scores_of(store, client, traces, done)
-            if cursor != at.cursor:  # what comes before it is there, and counted
-                at = _at(done, at.to, cursor=cursor)
-                kept.save(at)
-            progress(done)
-        at = _at(done, at.to, "scores")
-        kept.save(at)
-    if with_scores and query.is_whole:
-        for items, cursor in _pages(client, SCORES, _scores_query(query), at.cursor):
-            _append(store, _rewards(_of_stored(store, items) if query.is_bounded else items, done), done)
-            kept.save(_at(done, at.to, at.phase, cursor))
-            progress(done)
+    while True:
+        asked = _narrowed(query, at)
+        if at.phase == "observations":
+            kept.save(at)
+            for items, traces, cursor in _observations(client, asked, at):
+                _append_spans(store, items, done)
+                if with_scores and traces:
+                    _scores_of(store, client, traces, done)
+                if cursor != at.cursor:  # what comes before it is there, and counted
+                    at = _at(done, at, cursor=cursor)
+                    kept.save(at)
+                progress(done)
+            at = _at(done, at, phase="scores", cursor=None)
+            kept.save(at)
+        if with_scores and asked.is_whole:
+            for items, cursor in _pages(client, SCORES, _scores_query(asked), at.cursor):
+                _append(store, _rewards(_of_stored(store, items) if query.is_bounded else items, done), done)
+                kept.save(_at(done, at, cursor=cursor))
+                progress(done)
+        if at.to >= until:
+            break
+        # It went on with an earlier one: what began since then is asked for as well.
+        since = at.to if query.since is None else max(at.to, query.since)
+        at = _at(done, at, phase="observations", cursor=None, since=since, to=until)
     kept.clear()
     return done
+
+
+def _narrowed(query: TraceQuery, at: Cursor) -> TraceQuery:
+    """The query of the time that is being read."""
+    return msgspec.structs.replace(query, since=at.since or query.since)
 
 
 def total(client: LangfuseClient, query: TraceQuery, kept: PullCursor) -> int | None:
     """How many observations the query asks for, None where that is not known: whole traces are taken, and what is
     counted is what the conditions hold for. Asked while it is under way."""
     at = kept.load()
-    return client.count(query.since or _FIRST, at.to) if query.is_whole and at is not None else None
+    if not query.is_whole or at is None:
+        return None
+    return client.count(_narrowed(query, at).since or _FIRST, at.to)
 
 
 def _observations(
@@ -205,8 +220,9 @@ def _scores_of(store: AnyStore, client: LangfuseClient, traces: Sequence[str], d
         _append(store, _rewards(items, done), done)
 
 
-def _at(done: Pulled, to: str, phase: str = "observations", cursor: str | None = None) -> Cursor:
-    return Cursor(to, phase, cursor, done.observations, done.scores, done.already_stored)
+def _at(done: Pulled, at: Cursor, **changes: Any) -> Cursor:
+    counts = {"observations": done.observations, "scores": done.scores, "already_stored": done.already_stored}
+    return msgspec.structs.replace(at, **counts, **changes)
 
 
 def _append(store: AnyStore, records: Sequence[Record], done: Pulled) -> None:

@@ -118,8 +118,8 @@ def links(data: DataDir, run: str) -> list[str]:
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a pull came: `to` bounds the time it reads, so that what comes meanwhile does not move the pages;
-    `phase` is "observations" or "scores"."""
+    """How far a pull came: `since` and `to` bound the time it reads, so that what comes meanwhile does not move the
+    pages; `phase` is "observations" or "scores"."""
 
     to: str
     phase: str = "observations"
@@ -127,6 +127,7 @@ class Cursor(msgspec.Struct, frozen=True):
     observations: int = 0
     scores: int = 0
     already_stored: int = 0
+    since: str | None = None
 
 
 class PullCursor:
