@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from arttrace.capture.export.shipping.otlp_client import seconds_to_wait
 from arttrace.system.errors import JudgeError, MayPass
 
 _MAX_RETRY_AFTER_S = 60.0
@@ -39,10 +40,7 @@ def may_pass(error: BaseException) -> bool:
 def retry_after_s(error: BaseException) -> float:
     """Seconds the provider asked to wait, at most a minute; 0 when it did not."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    try:
-        return min(max(float(headers.get("retry-after", "")), 0.0), _MAX_RETRY_AFTER_S)
-    except ValueError:
-        return 0.0
+    return min(seconds_to_wait(headers.get("retry-after", "")), _MAX_RETRY_AFTER_S)
 
 
 def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> JudgeError:

@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -17,7 +18,7 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import judge, judgement_key, rewards_from, ruler, ruler_score_group, score_groups
-from arttrace.rewards.judge_errors import JudgeUnavailable
+from arttrace.rewards.judge_errors import JudgeUnavailable, retry_after_s
 from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.system.errors import JudgeError, StoreError
 
@@ -140,6 +141,24 @@ def test_a_failure_that_passes_is_waited_for(judge_server: Any, group: Group, st
     assert judgement is not None
     assert judgement.scores == TRUTH
     assert len(judge_server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "least", "most"),
+    [
+        ("7", 7, 7),
+        ("900", 60, 60),
+        ("Wed, 21 Oct 2415 07:28:00 GMT", 60, 60),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("nan", 0, 0),
+        ("soon", 0, 0),
+    ],
+)
+def test_a_judge_is_left_alone_for_as_long_as_it_asks(said: str, least: float, most: float) -> None:
+    error = RuntimeError("too many requests")
+    error.response = httpx.Response(429, headers={"retry-after": said})  # type: ignore[attr-defined]
+    assert least <= retry_after_s(error) <= most
+    assert retry_after_s(RuntimeError()) == 0
 
 
 def test_a_failure_that_stays_is_an_error(judge_server: Any, group: Group) -> None:
