@@ -55,7 +55,7 @@ def exact(attributes: Attributes, typed: Typed) -> Attributes:
     copies = {id(whole)}  # containers of `whole`, which keeps them alive
     for kind, places in typed.items():
         for place in places:
-            with contextlib.suppress(LookupError, TypeError, ValueError):
+            with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):
                 _put_back(whole, place, _BACK[kind], copies)
     return whole
 
