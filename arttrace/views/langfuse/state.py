@@ -104,13 +104,13 @@ class Project(msgspec.Struct, frozen=True):
 
 def links(data: DataDir, run: str) -> list[str]:
     """The pages on which Langfuse shows a run, one for each project that it was pushed to."""
-    found = []
+    found, written = [], msgspec.json.encode(run)
     for path in sorted((data.root / _DIRECTORY).glob("project-*.json")):
         try:
             project = msgspec.json.decode(path.read_bytes(), type=Project)
             with path.with_name(path.name.replace("project-", "sent-") + "l").open("rb") as lines:
-                sent = [one for one in _decoded(line for line in lines if run.encode() in line) if one.id == run]
-        except (OSError, msgspec.DecodeError):
+                sent = [one for one in _decoded(line for line in lines if written in line) if one.id == run]
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
         if sent and sent[-1].page:
             found.append(f"{project.traces}/{sent[-1].page}")

@@ -80,3 +80,15 @@ def test_a_server_that_does_not_name_its_project_gives_no_page(tmp_path: Path) -
         said = arttrace(server, data, "langfuse", "push").output
         assert "/project/" not in said
     assert links(data, "one") == []
+
+
+def test_a_run_is_found_whatever_its_name_and_a_damaged_project_is_none(tmp_path: Path) -> None:
+    data, name = DataDir(tmp_path / "data"), 'a "quoted" \\ näme'
+    with Store.open(data, create=True) as store:
+        store.append(research_run(name, "s"))
+    with langfuse_server() as server:
+        arttrace(server, data, "langfuse", "push")
+    assert len(links(data, name)) == 1
+    [project] = (data.root / "langfuse").glob("project-*.json")
+    project.write_bytes(b'{"url":"\xff","id":"p"}')
+    assert links(data, name) == []
