@@ -9,6 +9,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from arttrace.system.errors import ArttraceError
+
+_CHOOSE = "Give an absolute path: --dir, or ARTTRACE_DIR"
 _NAME = ".arttrace"
 _PIN = "root"
 """The file by which `arttrace init` marks a data directory."""
@@ -27,11 +30,16 @@ class DataDir:
     @classmethod
     def resolve(cls, given: str | Path | None = None) -> DataDir:
         """The directory that was given, else `$ARTTRACE_DIR`, else the nearest one at or above the working directory
-        that `arttrace init` made, else `./.arttrace`; made absolute."""
+        that `arttrace init` made, else `./.arttrace`; made absolute. Raises ArttraceError where that cannot be."""
         said = given or os.environ.get("ARTTRACE_DIR")
-        if said:
-            return cls(Path(said).expanduser().absolute())
-        here = Path.cwd()
+        try:
+            if said:
+                return cls(Path(said).expanduser().absolute())
+            here = Path.cwd()
+        except RuntimeError as error:
+            raise ArttraceError(f"{said}: there is no such home directory", f"{_CHOOSE}, without `~`.") from error
+        except FileNotFoundError as error:
+            raise ArttraceError("the working directory is not there any more", f"{_CHOOSE}.") from error
         pinned = (data for folder in (here, *here.parents) if (data := cls(folder / _NAME)).is_pinned)
         return next(pinned, cls(here / _NAME))
 

@@ -26,6 +26,8 @@ def machine_error(error: OSError) -> ArttraceError | None:
         return None
     if error.errno == errno.EROFS:
         return ArttraceError(said, "Choose a data directory that can be written: --dir, or ARTTRACE_DIR.")
+    if error.errno == errno.ENOTDIR:
+        return ArttraceError(said, "A file stands where a directory has to be. Choose another: --dir, or ARTTRACE_DIR.")
     if error.errno in _FORBIDDEN:
         return ArttraceError(
             said, f"{_owner(path)}Use it as the user who owns it, or choose another: --dir, ARTTRACE_DIR."
