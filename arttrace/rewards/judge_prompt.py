@@ -160,7 +160,7 @@ def _documents(transcripts: Sequence[Transcript]) -> tuple[Document, list[Docume
         for number, agent in enumerate(one.agents, start=1):
             role, histories = next(each)
             agents.append(_agent(agent, number, _branches(histories, labels.get(role), len(opened.get(role, ())))))
-        documents.append({"agents": agents, "result": one.result, "error": one.error})
+        documents.append({"agents": agents, "result": _without_data(one.result), "error": one.error})
     return shared, documents
 
 
@@ -222,7 +222,7 @@ def _agent(agent: AgentTranscript, number: int, histories: list[Document]) -> Do
     if agent.spawned_by is not None:
         document["spawned_by"] = agent.spawned_by
     if agent.tool_runs:
-        document["tool_runs"] = [msgspec.to_builtins(run) for run in agent.tool_runs]
+        document["tool_runs"] = [_without_data(msgspec.to_builtins(run)) for run in agent.tool_runs]
     return document
 
 

@@ -212,3 +212,16 @@ def test_what_a_tool_returned_is_sent_though_it_may_be_base64() -> None:
     assert f'"content": "{"a b " * 99}"' in user_text(
         [transcript_of_messages((Message("user", (OtherPart({"type": "x", "content": "a b " * 99}),)),))]
     )
+
+
+def test_a_run_that_returns_a_file_is_judged_without_it(make_run: Callable[..., Trajectory]) -> None:
+    """An outcome is never cut: the file alone was longer than a judge reads."""
+    picture = f"data:image/png;base64,{_ENCODED * 100}"
+    for result in (picture, {"title": "a cat", "image": {"media_type": "image/png", "data": _ENCODED * 100}}):
+        shown = user_text([transcript(make_run("run", result=result))], max_chars=100_000)
+        assert "characters not shown]" in shown
+        assert ("a cat" in shown) == isinstance(result, dict)
+    run = make_run("run")
+    drawn = ToolCall(id="t", agent_id=run.agents[0].id, name="draw", result=picture)
+    run = msgspec.structs.replace(run, tool_calls=(drawn,))
+    assert "data:image/png;base64,[" in user_text([transcript(run)], max_chars=100_000)
