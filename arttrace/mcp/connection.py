@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -68,7 +69,7 @@ async def connect(server: Server) -> AsyncIterator[Client]:
         server: The server.
 
     Raises:
-        RolloutError: The server cannot be reached, or does not speak the protocol.
+        RolloutError: The server cannot be reached, does not speak the protocol, or breaks off the session.
     """
     raised: BaseException | None = None
     try:
@@ -79,10 +80,30 @@ async def connect(server: Server) -> AsyncIterator[Client]:
             except BaseException as error:
                 raised = error
                 raise
-    except BaseExceptionGroup:
+    except BaseExceptionGroup as failed:
         if raised is None:
             raise
+        if isinstance(raised, asyncio.CancelledError) and not _is_cancelled():
+            raise _ended(f"{_shown(server)} broke off the session: {error_line(_first(failed))}") from failed
         raise raised from raised.__cause__  # the client's tasks put what the block raises into a group
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants the task to end; where a connection breaks, it is the client that ends the block."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _ended(what: str) -> RolloutError:
+    return RolloutError(f"the MCP server {what}", "See what it printed, and try the calls of the run by hand.")
+
+
+async def require_answer(client: Client) -> None:
+    """Raises RolloutError where a server that began a session does not answer any more."""
+    try:
+        await client.list_tools()
+    except MCPError as error:
+        raise _ended(f"ended during the run: {error_line(error)}") from error
 
 
 async def _entered(stack: AsyncExitStack, server: Server) -> Client:

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from mcp import Client, MCPError
-from mcp.types import TextContent, TextResourceContents
+from mcp.types import CONNECTION_CLOSED, TextContent, TextResourceContents
 
 from arttrace.capture.api import update
 from arttrace.capture.decorators import tool, trajectory
-from arttrace.mcp.connection import Server, connect, read_offer
+from arttrace.mcp.connection import Server, connect, read_offer, require_answer
 from arttrace.records.values.lenient_json import read_json, well_formed
 from arttrace.records.values.nesting import are_shallow
 from arttrace.records.values.users_text import safe_text
@@ -66,7 +66,7 @@ async def rollout(
         The model's last answer; the text beside its calls when `max_turns` ended the run.
 
     Raises:
-        RolloutError: The server cannot be reached, or offers no tool.
+        RolloutError: The server cannot be reached, ends during the run, or offers no tool.
         openai.OpenAIError: The model cannot be asked.
 
     Example:
@@ -111,6 +111,10 @@ async def _result(work: Callable[..., Awaitable[str]], client: Client, name: str
     try:
         text = await work(client, name, given)
     except (MCPError, RuntimeError) as error:  # the client raises the latter where a result breaks the tool's schema
+        if (
+            isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+        ):  # servers use the number for errors of tools
+            await require_answer(client)
         text = f"error: {safe_text(error)}"
     if len(text) <= _MAX_RESULT_CHARS:
         return text

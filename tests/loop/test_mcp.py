@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
 import subprocess
@@ -24,7 +26,9 @@ import arttrace
 import arttrace.loop as art
 from arttrace.loop.scenarios import Scenario, alike, split
 from arttrace.mcp import connect, generate_scenarios, read_offer, rollout
+from arttrace.store import Store
 from arttrace.system.errors import ArttraceError, RolloutError
+from arttrace.system.paths import DataDir
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp" / "server.py"
 ON_STDIO = [sys.executable, str(EXAMPLE)]
@@ -32,8 +36,16 @@ ON_STDIO = [sys.executable, str(EXAMPLE)]
 
 @pytest.fixture
 def over_http() -> Iterator[str]:
+    with answering(EXAMPLE, "--http") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def answering(script: Path, *before_port: str) -> Iterator[str]:
+    """The URL of a server that is started over HTTP."""
     with reserved_port() as port:
-        server = subprocess.Popen([sys.executable, EXAMPLE, "--http", str(port)], stderr=subprocess.DEVNULL)
+        command = [sys.executable, script, *before_port, str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             until = time.monotonic() + 120
             while True:
@@ -292,3 +304,56 @@ async def test_a_rollout_reads_no_resource_that_its_model_does_not_ask_for(model
     async with connect(server) as client:
         [resource] = (await read_offer(client)).resources
     assert (resource.excerpt, read) == ("Once upon a time.", ["one"])
+
+
+DIES = """
+import os, sys
+from mcp.server import MCPServer
+
+server = MCPServer("frail")
+
+@server.tool()
+def die() -> str:
+    os._exit(3)
+
+server.run("stdio") if len(sys.argv) < 2 else server.run("streamable-http", port=int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_server_that_ends_ends_the_run_and_is_no_fault_of_the_agents(transport: str, tmp_path: Path) -> None:
+    (script := tmp_path / "frail.py").write_text(DIES)
+    arttrace.init(dir=tmp_path / "data")
+
+    def asks(asked: Asked) -> Reply:
+        return Reply("I did what I could.") if asked.results else Reply("", (Call("die", {}),))
+
+    with contextlib.ExitStack() as stack:
+        policy = stack.enter_context(serve_script(asks))
+        server: Any = [sys.executable, str(script)]
+        if transport == "http":
+            server = stack.enter_context(answering(script))
+        model = art.Model("m", inference_base_url=policy.url, inference_api_key="k")
+        with pytest.raises(RolloutError, match=r"the MCP server .*(ended|broke off)") as caught:
+            await rollout(model, "Do it.", server)
+        assert "try" in str(caught.value.hint)
+    arttrace.shutdown()
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        [run] = store.summaries()
+        assert "RolloutError: the MCP server" in (run.error or "")
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_block_that_is_given_up_is_no_failure_of_the_server(
+    transport: str, request: pytest.FixtureRequest
+) -> None:
+    server = ON_STDIO if transport == "stdio" else request.getfixturevalue("over_http")
+
+    async def given_up() -> None:
+        async with asyncio.timeout(30) as bound, connect(server) as client:
+            await client.list_tools()
+            bound.reschedule(0)
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await given_up()
