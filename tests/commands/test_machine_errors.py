@@ -153,26 +153,3 @@ def test_a_folder_whose_name_is_no_utf8_is_named(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert ran.stderr.startswith(b"error: DuckDB opens no file whose name is not UTF-8: "), ran.stderr
     assert b"Give another directory with --dir." in ran.stderr
-
-
-def test_a_data_directory_that_cannot_be_named_or_made_is_said_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No home directory in a container whose user is nobody's, a file in the way, a folder that was removed."""
-    monkeypatch.setenv("ARTTRACE_DIR", "~nobody-here/runs")
-    said = said_by(monkeypatch, capsys, "ls")
-    assert said.startswith("error: ~nobody-here/runs: there is no such home directory\n")
-    assert "ARTTRACE_DIR" in said
-    (file := tmp_path / "file").write_text("")
-    monkeypatch.setenv("ARTTRACE_DIR", str(file / "runs"))
-    assert said_by(monkeypatch, capsys, "ls").startswith(f"error: {file / 'runs' / 'spool'}: Not a directory\n")
-    monkeypatch.delenv("ARTTRACE_DIR")
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    try:
-        said = said_by(monkeypatch, capsys, "ls")
-    finally:
-        os.chdir(tmp_path)
-    assert said.startswith("error: the working directory is not there any more\n")
-    assert "--dir" in said

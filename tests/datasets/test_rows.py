@@ -243,14 +243,6 @@ def test_a_form_that_is_none_is_named(data: DataDir) -> None:
         arttrace.dataset("trl", dir=data.root)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"), [({"held_out": 20}, "held_out is 20, outside 0..1"), ({"min_gap": -0.1}, "min_gap is -0.1")]
-)
-def test_shares_and_gaps_that_are_none_are_named(data: DataDir, given: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        arttrace.dataset("trl-preference", dir=data.root, **given)
-
-
 def mixed(data: DataDir) -> None:
     """A group of two runs rewarded by code, and one that a judge has scored beside it."""
     for at, value in enumerate((1.0, 0.0, 1.0)):

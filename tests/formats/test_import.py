@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,16 +66,6 @@ def test_the_same_file_twice_is_there_once(tmp_path: Path) -> None:
         assert run(tmp_path, "import", file).exit_code == 0
     with Store.open(DataDir(tmp_path / "data")) as store:
         assert store.sql("SELECT (SELECT count(*) FROM span_records), (SELECT count(*) FROM rewards)")[1] == [(3, 1)]
-
-
-def test_a_file_whose_name_is_no_utf8_is_imported(tmp_path: Path) -> None:
-    file = tmp_path / os.fsdecode(b"chats\xff.jsonl")
-    write(file, {**CHAT, "task_id": None})
-    [said] = json.loads(run(tmp_path, "import", str(file), "--json").output)
-    assert (said["traces"], said["refused"]) == (1, 0)
-    assert said["file"] == str(tmp_path / "chats\ufffd.jsonl")
-    with Store.open(DataDir(tmp_path / "data")) as store:
-        assert store.sql("SELECT project FROM trajectories")[1] == [("chats\ufffd",)]
 
 
 def test_what_was_stored_already_is_counted(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import socket
 import subprocess
@@ -26,9 +24,7 @@ import arttrace
 import arttrace.loop as art
 from arttrace.loop.scenarios import Scenario, alike, split
 from arttrace.mcp import connect, generate_scenarios, read_offer, rollout
-from arttrace.store import Store
 from arttrace.system.errors import ArttraceError, RolloutError
-from arttrace.system.paths import DataDir
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp" / "server.py"
 ON_STDIO = [sys.executable, str(EXAMPLE)]
@@ -36,16 +32,8 @@ ON_STDIO = [sys.executable, str(EXAMPLE)]
 
 @pytest.fixture
 def over_http() -> Iterator[str]:
-    with answering(EXAMPLE, "--http") as url:
-        yield url
-
-
-@contextlib.contextmanager
-def answering(script: Path, *before_port: str) -> Iterator[str]:
-    """The URL of a server that is started over HTTP."""
     with reserved_port() as port:
-        command = [sys.executable, script, *before_port, str(port)]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        server = subprocess.Popen([sys.executable, EXAMPLE, "--http", str(port)], stderr=subprocess.DEVNULL)
         try:
             until = time.monotonic() + 120
             while True:
@@ -136,7 +124,6 @@ async def test_what_a_server_offers_in_words_and_as_tools() -> None:
         ([sys.executable, "-c", ""], "cannot be reached"),
         ("http://127.0.0.1:9/mcp?key=secret", "http://127.0.0.1:9/mcp cannot be reached"),
         ("http://user:secret@127.0.0.1:9/mcp", "http://127.0.0.1:9/mcp cannot be reached"),
-        ("HTTP://127.0.0.1:9/mcp?key=secret", "HTTP://127.0.0.1:9/mcp cannot be reached: ConnectError"),
         ("/no/such/program --api-key secret", "/no/such/program cannot be reached"),
         ("", "with an empty command line cannot be reached"),
         ("  ", "with an empty command line cannot be reached"),
@@ -249,111 +236,3 @@ async def test_a_result_that_breaks_the_tools_own_schema_goes_back_to_the_model(
     arttrace.shutdown()
     assert group.exceptions == []
     assert group.results[0].startswith("I was told: error: Invalid structured content returned by tool fare")
-
-
-ODD_ARGUMENTS = {
-    "[" * 5000: "nested too deep",
-    f'{{"origin": {"[" * 400}{"]" * 400}}}': "nested too deep",
-    '{"origin": "\\ud83d", "destination": "Corfe"}': "\ufffd",
-    "null": "cannot be read: they are no JSON object",
-    "{": "cannot be read",
-}
-
-
-@pytest.mark.parametrize("transport", ["stdio", "memory"])
-async def test_whatever_a_model_samples_as_a_call_the_run_goes_on(transport: str, tmp_path: Path) -> None:
-    async def call(_: Any, params: Any) -> CallToolResult:
-        return CallToolResult(content=[TextContent(text=f"no line from {(params.arguments or {}).get('origin')}")])
-
-    async def tools(*_: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[Tool(name="fare", input_schema={"type": "object"})])
-
-    def traveller(asked: Asked) -> Reply:
-        if asked.results:
-            return Reply("\n".join(asked.results))
-        return Reply("\ud83d", tuple(Call("fare", text, f"call_{at}") for at, text in enumerate(ODD_ARGUMENTS)))
-
-    arttrace.init(dir=tmp_path)
-    with serve_script(traveller) as policy:
-        model = art.Model("m", inference_base_url=policy.url, inference_api_key="k")
-        server = (
-            ON_STDIO if transport == "stdio" else lambda: Client(Server("s", on_list_tools=tools, on_call_tool=call))
-        )
-        group = await art.gather_trajectories([rollout(model, "What is the fare?", server)])
-    arttrace.shutdown()
-    assert group.exceptions == []
-    for line, said in zip(group.results[0].split("\n"), ODD_ARGUMENTS.values(), strict=True):
-        assert said in line
-
-
-async def test_a_rollout_reads_no_resource_that_its_model_does_not_ask_for(model: art.Model) -> None:
-    read: list[str] = []
-    server = MCPServer("library")
-    server.tool("look")(lambda: "")
-
-    @server.resource("book://one")
-    def book() -> str:
-        read.append("one")
-        return "Once upon a time."
-
-    with serve_script(lambda asked: Reply("Done.")) as policy:
-        quiet = art.Model("m", inference_base_url=policy.url, inference_api_key="k")
-        group = await art.gather_trajectories([rollout(quiet, "Nothing to do.", server)])
-        assert [one["function"]["name"] for one in policy.sent[0].json["tools"]] == ["look", "read_resource"]
-    assert (group.results, read) == (["Done."], [])
-    async with connect(server) as client:
-        [resource] = (await read_offer(client)).resources
-    assert (resource.excerpt, read) == ("Once upon a time.", ["one"])
-
-
-DIES = """
-import os, sys
-from mcp.server import MCPServer
-
-server = MCPServer("frail")
-
-@server.tool()
-def die() -> str:
-    os._exit(3)
-
-server.run("stdio") if len(sys.argv) < 2 else server.run("streamable-http", port=int(sys.argv[1]))
-"""
-
-
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_server_that_ends_ends_the_run_and_is_no_fault_of_the_agents(transport: str, tmp_path: Path) -> None:
-    (script := tmp_path / "frail.py").write_text(DIES)
-    arttrace.init(dir=tmp_path / "data")
-
-    def asks(asked: Asked) -> Reply:
-        return Reply("I did what I could.") if asked.results else Reply("", (Call("die", {}),))
-
-    with contextlib.ExitStack() as stack:
-        policy = stack.enter_context(serve_script(asks))
-        server: Any = [sys.executable, str(script)]
-        if transport == "http":
-            server = stack.enter_context(answering(script))
-        model = art.Model("m", inference_base_url=policy.url, inference_api_key="k")
-        with pytest.raises(RolloutError, match=r"the MCP server .*(ended|broke off)") as caught:
-            await rollout(model, "Do it.", server)
-        assert "try" in str(caught.value.hint)
-    arttrace.shutdown()
-    with Store.open(DataDir(tmp_path / "data")) as store:
-        [run] = store.summaries()
-        assert "RolloutError: the MCP server" in (run.error or "")
-
-
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_block_that_is_given_up_is_no_failure_of_the_server(
-    transport: str, request: pytest.FixtureRequest
-) -> None:
-    server = ON_STDIO if transport == "stdio" else request.getfixturevalue("over_http")
-
-    async def given_up() -> None:
-        async with asyncio.timeout(30) as bound, connect(server) as client:
-            await client.list_tools()
-            bound.reschedule(0)
-            await asyncio.sleep(60)
-
-    with pytest.raises(TimeoutError):
-        await given_up()

@@ -10,7 +10,6 @@ import sys
 import threading
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
@@ -18,7 +17,7 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import judge, judgement_key, rewards_from, ruler, ruler_score_group, score_groups
-from arttrace.rewards.judge_errors import JudgeUnavailable, retry_after_s
+from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.system.errors import JudgeError, StoreError
 
@@ -141,24 +140,6 @@ def test_a_failure_that_passes_is_waited_for(judge_server: Any, group: Group, st
     assert judgement is not None
     assert judgement.scores == TRUTH
     assert len(judge_server.requests) == 3
-
-
-@pytest.mark.parametrize(
-    ("said", "least", "most"),
-    [
-        ("7", 7, 7),
-        ("900", 60, 60),
-        ("Wed, 21 Oct 2415 07:28:00 GMT", 60, 60),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
-        ("nan", 0, 0),
-        ("soon", 0, 0),
-    ],
-)
-def test_a_judge_is_left_alone_for_as_long_as_it_asks(said: str, least: float, most: float) -> None:
-    error = RuntimeError("too many requests")
-    error.response = httpx.Response(429, headers={"retry-after": said})  # type: ignore[attr-defined]
-    assert least <= retry_after_s(error) <= most
-    assert retry_after_s(RuntimeError()) == 0
 
 
 def test_a_failure_that_stays_is_an_error(judge_server: Any, group: Group) -> None:
@@ -433,31 +414,6 @@ def test_plain_conversations_are_scored_in_their_order(judge_server: Any) -> Non
         asyncio.run(ruler([], MODEL))
     with pytest.raises(TypeError, match="not int"):
         asyncio.run(ruler([[3]], MODEL))  # type: ignore[list-item]
-
-
-def test_half_an_emoji_in_a_conversation_is_judged_as_what_it_is_stored_as(judge_server: Any) -> None:
-    """A model that is cut within one answers it, and UTF-8 cannot hold it."""
-    half = [{"role": "user", "content": "Wave"}, {"role": "assistant", "content": "\ud83d"}]
-    tool = {"type": "function", "function": {"name": "wave", "description": "\ud83d"}}
-    whole = [half[0], {"role": "assistant", "content": "no"}]
-    scores = asyncio.run(ruler([half, whole], MODEL, {"api_base": judge_server.url}, tools=[tool]))
-    assert [one.trajectory_id for one in scores] == ["1", "2"]
-    assert "\ufffd" in judge_server.requests[0]["messages"][1]["content"]
-
-
-@pytest.mark.parametrize("counts", [{"votes": 0}, {"max_concurrency": 0}, {"max_concurrency": -1}])
-def test_a_judge_that_is_never_asked_is_an_error_at_once(
-    counts: dict[str, int], judge_server: Any, group: Group
-) -> None:
-    async def scored() -> None:
-        await asyncio.wait_for(score_groups([group], MODEL, {"api_base": judge_server.url}, **counts), 30)
-
-    with pytest.raises(ValueError, match=r"is (0|-1), below 1"):
-        asyncio.run(scored())
-    if "votes" in counts:
-        with pytest.raises(ValueError, match="votes is 0, below 1"):
-            score(judge_server, group, votes=0, swallow_exceptions=True)
-    assert judge_server.requests == []
 
 
 def test_litellm_is_loaded_only_when_a_judge_is_asked() -> None:

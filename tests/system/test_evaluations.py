@@ -29,15 +29,3 @@ def test_damaged_lines_are_passed_over_and_no_other_file_is_read(tmp_path: Path)
     assert read_evaluations(data, "policy") == {1: {"val/reward": 0.5}, 3: {"val/turns": 2.0}, 4: {"val/turns": 3.0}}
     (tmp_path / "other.jsonl").write_text('{"step": 1, "val/reward": 1}\n')
     assert read_evaluations(data, "../other") == {}
-
-
-def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
-    """A full disk, or a process that was killed as it wrote."""
-    data = DataDir(tmp_path)
-    add_evaluation(data, "policy", 1, {"val/reward": 0.5})
-    with evaluations_file(data, "policy").open("ab") as file:
-        file.write(b'{"step": 2, "val/rew')
-    add_evaluation(data, "policy", 3, {"val/reward": 0.7})
-    add_evaluation(data, "policy", 4, {"val/reward": 0.8})
-    assert read_evaluations(data, "policy") == {step: {"val/reward": at} for step, at in ((1, 0.5), (3, 0.7), (4, 0.8))}
-    assert b"\n\n" not in evaluations_file(data, "policy").read_bytes()
