@@ -78,6 +78,7 @@ class NotTrained(StrEnum):
     NO_STOP = "the chat template does not show where an answer that was cut short stops"
     NOT_TEXT = "parts that are no text"
     EMPTY_ANSWERS = "empty answers"
+    NO_ANSWER = "runs without an answer"
     PROMPT_DIFFERS = "the chat template ends a prompt otherwise than it begins an answer"
     NO_PROMPT = "an answer has no prompt before it"
     TOKEN_ACROSS_BORDER = "a token crosses the border of an answer"

@@ -72,7 +72,9 @@ def plan_sft(
     consumed: list[Trajectory] = []
     tell = progress(len(chosen.runs)) if progress else None
     for number, run in enumerate(chosen.runs, 1):
-        found = [example for one in conversations(run) for example in _rendered(one, tokenizer, fits, dropped)]
+        said = conversations(run)
+        dropped[NotTrained.NO_ANSWER] += not said
+        found = [example for one in said for example in _rendered(one, tokenizer, fits, dropped)]
         examples += found
         consumed += [run] if found else []
         if tell is not None:
@@ -84,7 +86,7 @@ def plan_sft(
         groups=len(groups),
         groups_equal=equal_groups(groups),
         trajectories_left_out=chosen.left_out,
-        conversations_left_out=dict(dropped),
+        conversations_left_out=dict(+dropped),
     )
 
 
@@ -111,11 +113,10 @@ def plan_dpo(
     for number, (better, worse) in enumerate(chosen.pairs, 1):
         if tell is not None:
             tell(2 * number)
+        said = [main_conversation(run) for run in (better, worse)]
+        dropped[NotTrained.NO_ANSWER] += said.count(None)
         sides = [
-            example
-            for run in (better, worse)
-            if (main := main_conversation(run)) is not None
-            for example in _rendered(main, tokenizer, fits, dropped)[-1:]
+            example for one in said if one is not None for example in _rendered(one, tokenizer, fits, dropped)[-1:]
         ]
         if len(sides) < 2:
             dropped[NotTrained.OTHER_OF_PAIR] += len(sides)
@@ -152,9 +153,11 @@ def require_examples(plan: OfflinePlan) -> None:
         )
     reasons = sorted([*plan.trajectories_left_out.items(), *plan.conversations_left_out.items()])
     counts = ", ".join(f"{count} {reason}" for reason, count in reasons) or "no trajectory"
+    silent = NotTrained.NO_ANSWER in plan.conversations_left_out
     raise TrainingError(
         f"There is nothing to train on by {plan.method.upper()}. Left out: {counts}.",
-        "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too "
+        ("Of a run without an answer no model call was recorded: see `arttrace doctor`. " if silent else "")
+        + "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too "
         "(sft), --again runs that the method was given before.",
     )
 

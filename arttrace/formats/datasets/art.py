@@ -39,7 +39,7 @@ def trajectory(run: Trajectory, reward: float | None, lost: Counter[str]) -> Row
     ends = without_end(run)
     all_branches = branches(run, ends)
     if not all_branches:
-        raise Unsuitable("runs without an answer")
+        raise Unsuitable(NotTrained.NO_ANSWER)
     root = run.agents[0].id if run.agents else all_branches[0].agent_id
     main = next((branch for branch in reversed(all_branches) if branch.agent_id == root), all_branches[0])
     calls = {placed.call.span_id: placed for placed in run.calls}

@@ -34,7 +34,7 @@ def document(run: Trajectory) -> Row:
     agents = {agent.id: agent for agent in run.agents}
     all_branches = branches(run)
     if not all_branches:
-        raise Unsuitable("runs without an answer")
+        raise Unsuitable(NotTrained.NO_ANSWER)
     root = run.agents[0].id if run.agents else all_branches[0].agent_id
     main = next((branch for branch in reversed(all_branches) if branch.agent_id == root), None)
     if main is None:

@@ -159,7 +159,7 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
 def _conversations(form: Form, run: Trajectory, good: bool, written: Written) -> Iterator[Row]:
     found = [part for one in conversations(run) for part in with_ends(one)]
     if not found:
-        _count(written.conversations_left_out, {"runs without an answer": 1})
+        _count(written.conversations_left_out, {NotTrained.NO_ANSWER: 1})
     for conversation in found:
         with _counting(written.conversations_left_out):
             if form is Form.VERL_SFT:
@@ -175,7 +175,7 @@ def _pairs(selection: DatasetSelection, group: Group, written: Written) -> Itera
     for pair in found.pairs:
         better, worse = (main_conversation(run) for run in pair)
         if better is None or worse is None:
-            _count(written.conversations_left_out, {"runs without an answer": 1})
+            _count(written.conversations_left_out, {NotTrained.NO_ANSWER: 1})
             continue
         with _counting(written.conversations_left_out):
             yield chat.pair_row(selection.form, better, worse)
