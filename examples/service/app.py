@@ -1,10 +1,7 @@
 """A FastAPI service whose answers become training data: one decorator, users' feedback as rewards, no address of
 anybody in what is kept, and Langfuse where its keys are set."""
 
-import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from openai import AsyncOpenAI
@@ -15,14 +12,7 @@ import arttrace
 
 arttrace.init(mask=redacted, langfuse=bool(os.environ.get("LANGFUSE_SECRET_KEY")))
 
-
-@asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    yield
-    await asyncio.to_thread(arttrace.shutdown, 10)  # uvicorn ends by its signal, before Python's exit handlers run
-
-
-app = FastAPI(lifespan=lifespan)
+app = FastAPI()
 client = AsyncOpenAI()
 
 

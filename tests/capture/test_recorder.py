@@ -98,7 +98,7 @@ def test_what_was_recorded_is_sealed_at_exit_though_something_else_fails(
     monkeypatch.setattr(lifecycle, "before_exit", [failing])
     monkeypatch.delenv("ARTTRACE_RAISE", raising=False)
     recorder.record(Reward(id="r", trajectory_id="t", value=1.0))
-    lifecycle._at_exit()
+    lifecycle.at_exit()
     [segment] = list_segments(recorder.settings.data.spool)
     assert segment.path.suffix == ".seg"
 

@@ -210,7 +210,7 @@ def whole(program: Program) -> list[Any]:
     )
     seen = program.run()
     arttrace.flush(FLUSH_S)
-    lifecycle._at_exit()
+    lifecycle.at_exit()
     lifecycle._replaced.clear()
     return seen
 
@@ -236,7 +236,7 @@ SHELLS = {
     "base.guard": "Guard.__enter__ Guard.__exit__",
     "patches.hooks": "install",
     "export.recorder": "Recorder._work",
-    "export.lifecycle": "_at_exit _all",
+    "export.lifecycle": "at_exit _all",
 }
 """What stands around the guards and so cannot be under one: the public names and the frames that the user's own code
 runs in, each with its work under a guard inside, and what only reads or writes a variable."""
@@ -271,7 +271,7 @@ ELSEWHERE = {
     "counting what was captured": "test_what_fails_at_the_end_of_a_program_is_counted",
     "taking the hooks out": "test_what_fails_at_the_end_of_a_program_is_counted",
     "keeping what a process of a pool recorded": "test_what_fails_at_the_end_of_a_program_is_counted",
-    "keeping what a forked process recorded": "test_what_fails_at_the_end_of_a_forked_process_leaves_its_end_alone",
+    "keeping what a process recorded that ends itself": "test_what_fails_as_a_process_ends_itself_leaves_its_end_alone",
 }
 """Guards under which this program fails nothing, and where they are tested."""
 
@@ -493,25 +493,27 @@ def failing(timeout_s):
 def interrupting(timeout_s):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.2)
-def end(instead):
+def end(instead, leave):
     if (pid := os.fork()) == 0:
         lifecycle.hand_over = instead
         guard.failed = lambda part, *_, **__: os.write(1, part.encode())
         with arttrace.trajectory(name="child"):
             pass
         try:
-            os._exit(7)
+            leave()
         finally:
             os.write(1, b"the child goes on as the parent")
     os.write(1, b", %d\\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 with arttrace.trajectory(name="run"):
-    end(failing)
-    end(interrupting)
+    end(failing, lambda: os._exit(7))
+    end(interrupting, lambda: os._exit(7))
+    end(failing, lambda: signal.raise_signal(signal.SIGTERM))
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_what_fails_at_the_end_of_a_forked_process_leaves_its_end_alone(tmp_path: Path) -> None:
+def test_what_fails_as_a_process_ends_itself_leaves_its_end_alone(tmp_path: Path) -> None:
     env = {**os.environ, "ARTTRACE_RAISE": "0", "ARTTRACE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", _FORKED_END], env=env, capture_output=True, text=True, timeout=100)
-    assert done.stdout == "keeping what a forked process recorded, 7\n, 7\n", done.stderr
+    failed = "keeping what a process recorded that ends itself"
+    assert done.stdout == f"{failed}, 7\n, 7\n{failed}, -15\n", done.stderr

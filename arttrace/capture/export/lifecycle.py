@@ -66,9 +66,9 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
             _recorder.retire()
             if not _recorder.settings.disabled:
                 _replaced.append(_recorder)
-        atexit.unregister(_at_exit)
+        atexit.unregister(at_exit)
         if not settings.disabled:
-            atexit.register(_at_exit)
+            atexit.register(at_exit)
             for each in _replaced:
                 each.is_off = False
         _recorder = Recorder(settings)
@@ -166,7 +166,8 @@ def finish_all(guard: Guard) -> None:
             finish()
 
 
-def _at_exit() -> None:
+def at_exit() -> None:
+    """End what is open, and deliver what can be delivered soon."""
     native_threads.never_switch()
     with _exiting:
         finish_all(_exiting)

@@ -102,7 +102,7 @@ def begin() -> None:
         _path = Path(path)
         if not os.environ.get(_OWNER, "").endswith(f" {path}"):  # else a process above this one counts
             os.environ[_OWNER] = f"{os.getpid()} {path}"
-        atexit.register(_end)  # before all others of arttrace: runs after them
+        atexit.register(end)  # before all others of arttrace: runs after them
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_forget)
 
@@ -191,7 +191,8 @@ def write() -> None:
             os.close(handle)
 
 
-def _end() -> None:
+def end() -> None:
+    """Write what was counted, and print the line in the process that `arttrace run` started; once."""
     with _tallying:
         write()
         if _path is None or os.environ.get(_OWNER) != f"{os.getpid()} {_path}":
@@ -205,6 +206,7 @@ def _end() -> None:
                     counts[what] = counts.get(what, 0) + count
             total.routes |= each.routes
             total.used |= each.used
+        os.environ.pop(_OWNER)
         _path.unlink()
         line = total.line(str(_path.parent))
         handle = os.open(_path.parent / LAST_RUN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

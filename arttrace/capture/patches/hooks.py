@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NoReturn
 
 import wrapt
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.export import lifecycle
+from arttrace.capture.patches import endings, threads
 from arttrace.capture.patches import registry as patches
-from arttrace.capture.patches import threads
 from arttrace.system import native_threads
 
 _HOOKS = (
@@ -66,13 +64,10 @@ _HOOKS = (
 
 _installing = Guard("installing a hook")
 _undoing = Guard("taking the hooks out")
-_leaving = Guard("keeping what a forked process recorded")
-_LEAVE_S = 1.0  # where the disk hangs, it ends all the same
 _lock = native_threads.Lock()
 _installed = False
 _registered = False
 _removed = False
-_forked = False
 
 
 def install(*, again: bool = False) -> None:
@@ -86,7 +81,7 @@ def install(*, again: bool = False) -> None:
     if first:
         with _installing:
             threads.install()
-            _keep_what_ends_at_once()
+            endings.install()
             lifecycle.before_exit.insert(0, _close_open_calls)
             for name, hook in _HOOKS:
                 if not known:
@@ -133,47 +128,11 @@ def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _forked
-    _lock, _forked = native_threads.Lock(), True
+    global _lock
+    _lock = native_threads.Lock()
     if _installed:
         with _installing:
-            _keep_what_ends_at_once()
-
-
-def _keep_what_ends_at_once() -> None:
-    if _forked and not patches.is_patched(os, "_exit"):
-        patches.patch(os, "_exit", _ending)
-
-
-def _ending(leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-    """A forked child usually ends so, and runs no atexit functions: its run would be complete without what it did."""
-
-    @functools.wraps(leave)
-    def hooked(*args: Any, **kwargs: Any) -> NoReturn:
-        try:
-            with _leaving:
-                if lifecycle.records():
-                    _hand_over_in_time()
-        finally:  # whatever a handler of the user's raises meanwhile, the code of the process above is not for this one
-            leave(*args, **kwargs)
-
-    return hooked
-
-
-def _hand_over_in_time() -> None:
-    """In a thread of its own: this one may have been interrupted where it holds a lock, or switch to greenlets."""
-    native_threads.never_switch()
-    done = native_threads.Event()
-
-    def hand_over() -> None:
-        with _leaving:
-            lifecycle.finish_all(_leaving)
-            lifecycle.hand_over(_LEAVE_S)
-            done.set()
-
-    native_threads.Thread(hand_over).start()
-    if not done.wait(_LEAVE_S):
-        os.write(2, b"arttrace: a forked process ended by os._exit before all that it recorded was kept\n")
+            endings.keep_what_ends_at_once()
 
 
 if hasattr(os, "register_at_fork"):

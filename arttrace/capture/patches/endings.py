@@ -1,0 +1,102 @@
+"""Keeps what this process recorded where it ends itself without Python's exit functions.
+
+That is by os._exit, which forked children usually call, or by a signal to itself for which it has no handler: servers
+that are told to end do so once what was under way has ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.export import lifecycle, summary
+from arttrace.capture.patches import registry as patches
+from arttrace.system import native_threads
+
+_SIGNALS = {getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM") if hasattr(signal, name)}
+_leaving = Guard("keeping what a process recorded that ends itself")
+_LEAVE_S = 1.0  # where the disk hangs, it ends all the same
+_END_S = 20.0  # what is done at the exit has bounds of its own, which are less together
+_forked = False
+
+
+def install() -> None:
+    """Hook what a process ends itself by; os._exit where it was forked."""
+    patches.patch(signal, "raise_signal", _signalling)
+    patches.patch(os, "kill", _signalling)
+    keep_what_ends_at_once()
+
+
+def keep_what_ends_at_once() -> None:
+    """Hook os._exit where this process was forked."""
+    if _forked and not patches.is_patched(os, "_exit"):
+        patches.patch(os, "_exit", _ending)
+
+
+def _ending(leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    """A forked child usually ends so, and runs no atexit functions: its run would be complete without what it did."""
+
+    @functools.wraps(leave)
+    def hooked(*args: Any, **kwargs: Any) -> NoReturn:
+        try:
+            with _leaving:
+                if lifecycle.records() and not _hand_over_in_time():
+                    os.write(2, b"arttrace: a forked process ended by os._exit before all that it recorded was kept\n")
+        finally:  # whatever a handler of the user's raises meanwhile, the code of the process above is not for this one
+            leave(*args, **kwargs)
+
+    return hooked
+
+
+def _signalling(send: Callable[..., None]) -> Callable[..., None]:
+    """A signal that ends this process is sent when what the exit functions do has been done."""
+
+    @functools.wraps(send)
+    def hooked(*args: Any, **kwargs: Any) -> None:
+        with _leaving:
+            *pids, number = args or (None,)
+            to_this_process = pids in ([], [os.getpid()]) and isinstance(number, int) and number in _SIGNALS
+            if to_this_process and signal.getsignal(number) is signal.SIG_DFL and lifecycle.records():
+                _end_in_time()
+        send(*args, **kwargs)
+
+    return hooked
+
+
+def _end_in_time() -> None:
+    if _hand_over_in_time():
+        _in_a_thread(_END_S, lifecycle.at_exit, summary.end)
+    else:
+        os.write(2, b"arttrace: a process ended itself by a signal before all that it recorded was kept\n")
+
+
+def _hand_over_in_time() -> bool:
+    native_threads.never_switch()
+    return _in_a_thread(_LEAVE_S, lambda: lifecycle.finish_all(_leaving), lambda: lifecycle.hand_over(_LEAVE_S))
+
+
+def _in_a_thread(within_s: float, *functions: Callable[[], None]) -> bool:
+    """In a thread of its own: this one may have been interrupted where it holds a lock, or switch to greenlets."""
+    done = native_threads.Event()
+
+    def call() -> None:
+        with _leaving:
+            for function in functions:
+                function()
+            done.set()
+
+    native_threads.Thread(call).start()
+    return done.wait(within_s)
+
+
+def _after_fork_in_child() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
