@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from functools import partial
 from importlib import import_module
@@ -192,6 +193,7 @@ def main(program: str | None = None) -> None:
     it is called `program`, or as it was started."""
     collect_garbage_seldom()
     only_for_its_user()
+    _open_closed_streams()
     _print_whatever_it_is()
     try:
         with ended_as_by_ctrl_c():
@@ -211,6 +213,13 @@ def main(program: str | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """What is printed where nobody listens goes nowhere. A program that is started finds the streams closed as ever."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
 
 
 def _print_whatever_it_is() -> None:

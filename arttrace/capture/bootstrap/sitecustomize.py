@@ -22,7 +22,7 @@ def _start_capture() -> None:
 def _give_way() -> None:
     """Leave sys.path as it would be without us, and load the sitecustomize that we hid, if there is one."""
     here = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != here]
+    sys.path[:] = [entry for entry in sys.path if not _is(entry, here)]
     ours = sys.modules.pop("sitecustomize", None)
     try:
         import_module("sitecustomize")
@@ -31,6 +31,13 @@ def _give_way() -> None:
             raise
         if ours is not None:
             sys.modules["sitecustomize"] = ours
+
+
+def _is(entry: str, folder: Path) -> bool:
+    try:
+        return bool(entry) and Path(entry).resolve() == folder
+    except OSError:  # relative to a working directory that is gone
+        return False
 
 
 _start_capture()

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import sys
 import time
 import weakref
 from pathlib import Path
@@ -152,7 +153,9 @@ class JournalWriter:
         tighten(self.directory)
         name = f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
         path = self.directory / f"{name}{OPEN_SUFFIX}"
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        fd = _above_standard_streams(
+            os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        )
         try:
             lock.acquire(fd)
             if os.write(fd, HEADER) < len(HEADER):  # what came after half a header could not be read
@@ -249,6 +252,19 @@ def _make_directory(directory: Path) -> None:
     _make_directory(directory.parent)
     make_directory(directory)
     _sync_directory(directory.parent)
+
+
+def _above_standard_streams(fd: int) -> int:
+    """The same file by a number that no standard stream has: where those are closed, others still write to them, and
+    open what they like in their place."""
+    if fd > 2 or sys.platform == "win32":
+        return fd
+    import fcntl
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
 
 
 def _sync_directory(directory: Path) -> None:
