@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,8 @@ def _write(folder: Path, files: dict[str, str]) -> Path:
         (["pyproject.toml", "src/agent.py"], "src/agent.py", "agent"),
         (["setup.py", "services/api/app/__init__.py", "services/api/app/a.py"], "services/api/app/a.py", "app.a"),
         (["app/__init__.py"], "app/__init__.py", "app"),
+        (["app/__init__.pyc", "app/agent.pyc"], "app/agent.pyc", "app.agent"),
+        (["app/__init__.pyc"], "app/__init__.pyc", "app"),
         (["pyproject.toml", "v/lib/site-packages/agent.py"], "v/lib/site-packages/agent.py", "agent"),
     ],
 )
@@ -54,6 +57,22 @@ def test_the_name_is_seen_from_the_package_or_the_project(
 ) -> None:
     _write(tmp_path, dict.fromkeys(files, ""))
     assert module_name(str(tmp_path / module)) == name
+
+
+def test_a_module_whose_file_is_in_no_folder_is_named_as_it_was_imported(tmp_path: Path) -> None:
+    """In an archive of modules, as zipapps and programs that were frozen into one file have them."""
+    with zipfile.ZipFile(tmp_path / "program.pyz", "w") as archive:
+        archive.writestr("app/__init__.py", "")
+        archive.writestr("app/agent.py", _AGENT)
+        archive.writestr("__main__.py", "from app import agent\nagent.answer('why?')")
+    env = {**os.environ, "ARTTRACE_DIR": str(tmp_path / "data")}
+    subprocess.run([sys.executable, str(tmp_path / "program.pyz")], env=env, check=True, timeout=100)
+    _write(tmp_path, {"app/__init__.py": "", "app/agent.py": _AGENT})
+    program = "from app import agent; agent.answer('why?')"
+    subprocess.run([sys.executable, "-c", program], env=env, cwd=tmp_path, check=True, timeout=100)
+    with open_store(DataDir(tmp_path / "data")) as store:
+        groups = [group_key(run) for run in store.trajectories()]
+    assert groups == ['app.agent:answer {"question":"why?","style":"short"}'] * 2
 
 
 def test_a_script_a_module_an_import_and_another_container_are_one_group(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
+_MODULES = (".py", ".pyc")
 
 
 class EntryPoint(NamedTuple):
@@ -32,7 +33,8 @@ def of_function(fn: Callable[..., Any], qualname: str) -> EntryPoint:
     if module == "__main__":
         spec = getattr(sys.modules.get(module), "__spec__", None)
         source = str(spec.name) if spec is not None else file or module
-    name = source if file is None else module_name(file)
+    is_in_archive = file is not None and module != "__main__" and not _is_file(Path(file))
+    name = source if file is None or is_in_archive else module_name(file)
     return EntryPoint(f"{source}:{qualname}", f"{name}:{qualname}")
 
 
@@ -56,12 +58,12 @@ def module_name(file: str) -> str:
     """
     path = Path(file).absolute()
     package = path.parent
-    while _is_file(package / "__init__.py") and package != package.parent:
+    while any(_is_file(package / f"__init__{suffix}") for suffix in _MODULES) and package != package.parent:
         package = package.parent
     root = package
     if package == path.parent and not _is_installed(package):
         root = next((above for above in (package, *package.parents) if _is_root(above)), package)
-    parts = path.relative_to(root).with_suffix("").parts if path.suffix == ".py" else (path.name,)
+    parts = path.relative_to(root).with_suffix("").parts if path.suffix in _MODULES else (path.name,)
     if len(parts) > 1 and parts[0] == "src" and root != package:
         parts = parts[1:]
     return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
