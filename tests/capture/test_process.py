@@ -201,6 +201,7 @@ def test_a_spool_that_cannot_be_written_breaks_nothing_and_is_said_once(tmp_path
     assert "Traceback" not in err
     assert err.count("writing to the spool failed") == 1
     assert "Not a directory" in err
+    assert "Set ARTTRACE_DIR to a directory that this user may write into" in err
 
 
 POOL = """

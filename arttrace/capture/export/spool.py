@@ -6,17 +6,20 @@ the log says so. A spool that fails and recovers again and again is not in the l
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 
 import msgspec
 
 from arttrace.capture.base.guard import Guard, failed, failures, logger
+from arttrace.system.errors import ArttraceError
 from arttrace.system.journal import JournalWriter
 
 # Of a spool that fails and recovers again and again the log has this many lines, and then one in this time.
 _MAX_WARNINGS = 6
 _WARN_EVERY_S = 60.0
+_NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 _SPOOLING = "writing to the spool"
 _spooling = Guard(_SPOOLING, background=True)
 
@@ -84,7 +87,7 @@ class SpoolWriter:
         if not self._failing and failures[_SPOOLING] and self._may_warn():  # the first time is logged below
             logger.warning("arttrace: %s failed again: %s", _SPOOLING, error)
         self._failing = True
-        failed(_SPOOLING, error, background=True)
+        failed(_SPOOLING, _with_remedy(error), background=True)
 
     def _may_warn(self) -> bool:
         """Whether a line about the spool is due: on an almost full disk it takes one record and refuses the next."""
@@ -114,3 +117,11 @@ class SpoolWriter:
     def after_fork_in_child(self) -> None:
         """What was counted is the parent's."""
         self.recorded = self.refused = self._unreported = 0
+
+
+def _with_remedy(error: Exception) -> Exception:
+    """The error, and what to do where the directory is not to be written into: containers and functions as a service
+    often have one place for that."""
+    if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
+        return ArttraceError(f"{error}. Set ARTTRACE_DIR to a directory that this user may write into")
+    return error
