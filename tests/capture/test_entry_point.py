@@ -75,6 +75,23 @@ def test_a_module_whose_file_is_in_no_folder_is_named_as_it_was_imported(tmp_pat
     assert groups == ['app.agent:answer {"question":"why?","style":"short"}'] * 2
 
 
+@pytest.mark.parametrize("said", ["__session__", "__vsc_ipynb_file__"])
+def test_functions_of_two_notebooks_are_two(said: str, tmp_path: Path) -> None:
+    """Stands in for ipykernel, which runs cells so, with the variable that it or VS Code sets."""
+    program = r"""
+import sys
+for notebook in ("desk/plan.ipynb", "/home/me/two words.ipynb", "a-console", 7):
+    cells = {"__name__": "__main__", "__session__": "some-id"} | {sys.argv[1]: notebook}
+    exec("import arttrace\n@arttrace.trajectory\ndef answer(question): pass\nanswer('why?')", cells)
+"""
+    data = tmp_path / "data"
+    env = {**os.environ, "ARTTRACE_DIR": str(data)}
+    subprocess.run([sys.executable, "-c", program, said], env=env, check=True, timeout=100)
+    with open_store(DataDir(data)) as store:
+        names = {run.entry_name for run in store.trajectories()}
+    assert names == {"plan:answer", "two words:answer", "__main__:answer"}
+
+
 def test_a_script_a_module_an_import_and_another_container_are_one_group(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for container in ("A", "B/deeper"):

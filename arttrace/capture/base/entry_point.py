@@ -9,12 +9,14 @@ of the machine. Runs with one name and equal arguments are compared with each ot
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _MODULES = (".py", ".pyc")
+_NOTEBOOK = ("__vsc_ipynb_file__", "__session__")
+"""The variables by which VS Code and ipykernel name its notebook to a cell."""
 
 
 class EntryPoint(NamedTuple):
@@ -35,7 +37,15 @@ def of_function(fn: Callable[..., Any], qualname: str) -> EntryPoint:
         source = str(spec.name) if spec is not None else file or module
     is_in_archive = file is not None and module != "__main__" and not _is_file(Path(file))
     name = source if file is None or is_in_archive else module_name(file)
+    if file is None and module == "__main__":
+        name = _notebook(getattr(fn, "__globals__", {})) or name
     return EntryPoint(f"{source}:{qualname}", f"{name}:{qualname}")
+
+
+def _notebook(variables: Mapping[str, Any]) -> str | None:
+    """The name of the notebook whose cells have these variables, as that of a script."""
+    named = (Path(value) for name in _NOTEBOOK if isinstance(value := variables.get(name), str))
+    return next((file.stem for file in named if file.suffix == ".ipynb"), None)
 
 
 def of_program() -> EntryPoint:
