@@ -20,6 +20,7 @@ import msgspec
 from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.child import WATCH_STARTER, Child
+from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
@@ -146,6 +147,7 @@ class LocalBackend:
         Raises:
             JudgeError: The first one, after the groups that could be judged are stored.
         """
+        groups = gathered_groups(groups, "judge")
         await asyncio.to_thread(self._bring, groups)
         comparable = [group.group for group in groups if len(group.group.trajectories) > 1]
         judged: list[Judgement] = []
@@ -196,12 +198,14 @@ class LocalBackend:
                 backend was closed.
             ServingError: The server that the backend started died.
         """
+        groups = None if groups is None else gathered_groups(groups, "train")
         if any(not one.captured for group in groups or () for one in group.ready_made):
             raise TrainingError(
                 "trajectories that were put into a group ready-made were not captured: their tokens are not known",
                 "Put calls of the rollout into the group, TrajectoryGroup(rollout(model, s) for _ in range(8)), and "
                 "gather it; ready-made ones are for a server that recorded them (AsyncClient.submit_trajectories).",
             )
+        await record_rewards(groups or ())
         await asyncio.to_thread(self._bring, groups or ())
         here = await asyncio.to_thread(captured_runs, [one for group in groups or () for one in group.ready_made])
         ordered = None if groups is None else [_whole(one, here) for one in groups]

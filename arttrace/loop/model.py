@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import httpx
 
+from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.numbers import logged_runs, mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.gathering.members import group_list
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.trajectory import Trajectory as Recorded
@@ -151,9 +151,7 @@ class Model:
         """
         data = self._require_registered().data
         members = logged_runs(groups)
-        for one in members:
-            if isinstance(one, TrajectoryGroup):
-                await asyncio.to_thread(one.record_rewards)
+        await record_rewards([one for one in members if isinstance(one, TrajectoryGroup)])
         means = mean_numbers(members, split)
         await asyncio.to_thread(add_evaluation, data, self.name, step or 0, means)
         return means
@@ -242,12 +240,8 @@ class TrainableModel(Model):
             TrainingError: There is nothing to compare, there are no sampled tokens to train on, or the step failed.
         """
         backend = self._require_registered()
-        if isinstance(groups, Iterable) and not isinstance(groups, TrajectoryGroup):
-            groups = [group for group in groups if group is not None]
-        groups = group_list(groups, TrajectoryGroup, "train")
+        groups = gathered_groups(groups, "train")
         _require_trainable(self.name, groups)
-        for group in groups:
-            group.record_rewards()
         return await backend.train(self, groups, **(settings_of(config) | settings))
 
     async def log(
@@ -337,11 +331,6 @@ def _trusted() -> ssl.SSLContext:
 
 def _require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
     """Raise TrainingError where a step could teach nothing, with the reason."""
-    if waiting := sum(group.to_gather for group in groups):
-        raise TrainingError(
-            f"{waiting} rollouts were not gathered: they have not run",
-            "Run them first: groups = await gather_trajectory_groups(groups).",
-        )
     if not any(len(group.captured) + len(group.ready_made) > 1 for group in groups):
         raise TrainingError(
             "no group has two runs: the reward of one run compares nothing",

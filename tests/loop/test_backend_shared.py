@@ -121,6 +121,20 @@ async def test_a_backend_trains_on_groups_gathered_beside_a_second_one(
     assert sorted(reward or 0.0 for reward in rewards.values()) == [0.5, 1.5, 2.5]
 
 
+async def test_rewards_that_are_set_after_the_gather_are_trained_on(
+    backend: LocalBackend, model: TrainableModel
+) -> None:
+    async with backend:
+        await backend.register(model)
+        group = await gather_trajectories([built(None), built(0.0)])
+        for rank, run in enumerate(group.built):
+            run.reward = float(rank + 1)
+        [step] = await backend.train(model, [group])
+    assert step.metrics["runs"] == 2
+    with Store.open(backend.data) as store:
+        assert sorted(trajectory_reward(run) or 0.0 for run in store.trajectories()) == [1.0, 2.0]
+
+
 async def test_runs_that_are_grouped_anew_are_found_where_they_were_recorded(
     backend: LocalBackend, model: TrainableModel, tmp_path: Path
 ) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from arttrace.capture.api import flush
+from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.gathering.members import group_list
 from arttrace.loop.recorded.directories import by_directory, captured_runs, records_in, why_missing
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.trainer_process import TrainedStep
@@ -42,9 +42,8 @@ async def submit(
             or the step failed.
         ServingError: The server does not answer.
     """
-    ordered = group_list(_grouped(groups), TrajectoryGroup, "submit_trajectories")
-    for group in ordered:
-        group.record_rewards()
+    ordered = gathered_groups(_grouped(groups), "submit_trajectories")
+    await record_rewards(ordered)
     here = await asyncio.to_thread(captured_runs, [one for group in ordered for one in group.ready_made])
     submitted = [_submitted(group, here) for group in ordered]
     left_out = Counter(f"incomplete: {why}" for group in ordered for why in _incomplete(group, here))
@@ -62,7 +61,7 @@ def _grouped(groups: Any) -> Any:
     if isinstance(groups, TrajectoryGroup) or not isinstance(groups, Iterable):
         return groups
     lists = (list, tuple, Iterator)
-    return [TrajectoryGroup(one) if isinstance(one, lists) else one for one in groups if one is not None]
+    return [TrajectoryGroup(one) if isinstance(one, lists) else one for one in groups]
 
 
 def _incomplete(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> list[str]:
