@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,9 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
+from arttrace.store.access.summary_pages import summary_pages
+from arttrace.store.bounded_parts import batched
+from arttrace.store.sql_text import quoted
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import REPLAY_OF
@@ -32,7 +35,7 @@ from trainer.rollouts.report import Outcome, Report, report_of
 from trainer.rollouts.workers import RolloutWorkers
 from trainer.serving import GatewayClient, find_serving
 
-_LOOKED_AT = 1000
+_AT_ONCE = 50
 
 
 @click.command()
@@ -151,20 +154,38 @@ def _recorded(
     store: AnyStore, ids: Sequence[str], group: str | None, scenario: str | None, entry: str | None
 ) -> Iterator[tuple[Trajectory, Sequence[SpanRow]]]:
     """The chosen runs, newest first, or in the order in which they were named."""
+    found: Iterable[Trajectory]
     if ids:
         found = [store.trajectory(id) for id in ids]
     elif group is not None:
         found = store.trajectories(groups=group_keys(store, group))[::-1]
     else:
-        newest = store.summaries(limit=_LOOKED_AT)
-        ids = [one.id for one in newest if entry is None or same_entry(one.entry, entry)]
-        if newest and not ids:
-            known = sorted({one.entry for one in newest if one.entry})[:5]
-            raise RolloutError(f"no recorded run is one of {entry}", f"Recorded were: {', '.join(known) or 'none'}.")
-        found = [one for one in store.trajectories(ids=ids)[::-1] if REPLAY_OF not in one.metadata]
+        found = _newest(store, scenario, entry)
     for trajectory in found:
         if scenario is None or trajectory.scenario == scenario:
             yield trajectory, store.spans(trajectory.id)
+
+
+def _newest(store: AnyStore, scenario: str | None, entry: str | None) -> Iterator[Trajectory]:
+    """All recorded runs of an entry point, newest first, read as far as they are asked for: however often they were run
+    again since. Those runs are left out."""
+    of_scenario: list[str] | None = None
+    if scenario is not None:
+        query = f"""SELECT trajectory_id FROM span_records WHERE scenario = {quoted(scenario)}
+            AND trajectory_id IS NOT NULL GROUP BY 1 ORDER BY max(start_ns) DESC"""  # noqa: S608
+        of_scenario = [id for (id,) in store.sql(query)[1]]
+    entries: set[str] = set()
+    seen: set[str] = set()  # a run may come twice
+    for page in summary_pages(store, of_scenario):
+        entries |= {one.entry for one in page}
+        page = [one for one in page if one.id not in seen and (entry is None or same_entry(one.entry, entry))]
+        seen |= {one.id for one in page}
+        recorded = [one for one in page if REPLAY_OF not in one.metadata]
+        for part in batched(sorted(recorded, key=lambda one: (one.start_ns, one.id), reverse=True), _AT_ONCE):
+            yield from store.trajectories(ids=[one.id for one in part])[::-1]
+    if entries and not seen:
+        known = ", ".join(sorted(entries - {""})[:5]) or "none"
+        raise RolloutError(f"no recorded run is one of {entry}", f"Recorded were: {known}.")
 
 
 def _read_inputs(file: Path) -> list[dict[str, Any]]:

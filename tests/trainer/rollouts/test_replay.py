@@ -18,15 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from scripted_server import Asked, Call, Reply, ScriptedServer, serve_script
 
+from arttrace.records import semconv
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.errors import RolloutError
 from arttrace.system.paths import DataDir
-from arttrace.trajectories.groups import group_key, group_trajectories
+from arttrace.trajectories.groups import REPLAY_OF, group_key, group_trajectories
 from trainer.commands.rollout import command
 from trainer.grpo.batch import make_batch
 from trainer.rollouts.replay import same_entry
@@ -259,6 +261,29 @@ def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site, monkeypatc
     assert len(told["scenarios"]) == 4
     told = site.replay("price of mango", "--dry-run")
     assert told["scenarios"][0]["group"] == group_key(original)
+
+
+def test_recorded_runs_are_found_however_often_they_were_run_again(site: Site) -> None:
+    [original, _] = site.recorded("price of mango")
+    with Store.open(site.data) as store:
+        root = next(span for span in store.spans(original.id) if semconv.ENTRY in span.attributes)
+        again = {semconv.METADATA: json.dumps({REPLAY_OF: original.id}), semconv.SCENARIO: "mango"}
+        store.append(
+            msgspec.structs.replace(
+                root,
+                trace_id=f"{number:032x}",
+                start_ns=root.end_ns + number,
+                end_ns=root.end_ns + number,
+                attributes={**root.attributes, semconv.TRAJECTORY_ID: f"{number:032x}", **again},
+            )
+            for number in range(1, 1001)
+        )
+        scenario = {**root.attributes, semconv.TRAJECTORY_ID: "recorded", semconv.SCENARIO: "mango"}
+        store.append([msgspec.structs.replace(root, trace_id="f" * 32, attributes=scenario)])
+    told = site.rollout("--dry-run", "--entry", f"{site.agent}:answer", "--limit", "3")
+    assert len(told["scenarios"]) == 3
+    told = site.rollout("--dry-run", "--scenario", "mango")
+    assert [one["group"] for one in told["scenarios"]] == ["mango"]
 
 
 def test_tools_are_answered_from_the_record(site: Site) -> None:
