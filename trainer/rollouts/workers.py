@@ -202,7 +202,7 @@ class RolloutWorkers:
         """Whether a worker is free and the next job may not begin yet."""
         # One at a time to whoever has least to do, so that all workers are as busy. A run's time does not begin before
         # its worker is ready.
-        ready = [worker for worker in self._workers if worker.ready]
+        ready = [worker for worker in self._workers if worker.ready and worker.ended_because is None]
         while todo and ready:
             worker = min(ready, key=lambda candidate: len(candidate.under_way))
             if len(worker.under_way) >= self._concurrency:
