@@ -8,8 +8,9 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from arttrace.records.values.users_text import safe_text
 
@@ -53,8 +54,8 @@ def retry(
             if on_retry is not None:
                 on_retry(error, attempt)
             else:
-                shown = safe_text(error, repr)
-                _log.warning("%s raised in attempt %d of %d: %s", function.__name__, attempt, max_attempts, shown)
+                name, shown = getattr(function, "__name__", type(function).__name__), safe_text(error, repr)
+                _log.warning("%s raised in attempt %d of %d: %s", name, attempt, max_attempts, shown)
 
         @functools.wraps(function)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -83,9 +84,9 @@ def retry(
 
 
 def limit_concurrency(
-    n: int, derive_key: Callable[P, str] | None = None
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """A decorator: at most `n` calls of a coroutine function run at a time.
+    n: int, derive_key: Callable[..., str] | None = None
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """A decorator: at most `n` calls of a coroutine function run at a time in an event loop.
 
     Args:
         n: The largest number of calls, 1 or more.
@@ -101,12 +102,13 @@ def limit_concurrency(
     if n < 1:
         raise ValueError(f"n is {n}, below 1")
 
-    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        slots: dict[str, asyncio.Semaphore] = {}
+    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        every_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = WeakKeyDictionary()
 
         @functools.wraps(function)
         async def limited(*args: P.args, **kwargs: P.kwargs) -> T:
             key = "" if derive_key is None else derive_key(*args, **kwargs)
+            slots = every_loop.setdefault(asyncio.get_running_loop(), {})
             async with slots.setdefault(key, asyncio.Semaphore(n)):
                 return await function(*args, **kwargs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import arttrace
 
 PROGRAM = """
 import arttrace
+from limits import limit_concurrency, retry
 from collections.abc import AsyncIterator, Iterator
 
 @arttrace.trajectory
@@ -39,6 +41,12 @@ class C:
     def static_inside(a: int) -> str: return ""
 @arttrace.no_capture()
 def quiet(a: int) -> str: return ""
+@retry(max_attempts=2)
+async def again(a: int) -> str: return ""
+@limit_concurrency(2)
+async def few(a: int) -> str: return ""
+@limit_concurrency(2, derive_key=lambda a: a)
+async def few_of_a_kind(a: str) -> str: return ""
 
 reveal_type(plain)
 reveal_type(coroutine)
@@ -50,6 +58,9 @@ reveal_type(C.class_inside)
 reveal_type(C.static_outside)
 reveal_type(C.static_inside)
 reveal_type(quiet)
+reveal_type(again)
+reveal_type(few)
+reveal_type(few_of_a_kind)
 with arttrace.trajectory(name="run") as run:
     reveal_type(run.id)
     run.update(metadata={"a": 1}, tags=["b"])
@@ -67,6 +78,8 @@ REVEALED = [
     "def (n: int) -> typing.Iterator[int]",
     "def (a: int) -> typing.AsyncIterator[int]",
     *["def (a: int) -> str"] * 6,
+    *["def (a: int) -> typing.Coroutine[Any, Any, str]"] * 2,
+    "def (a: str) -> typing.Coroutine[Any, Any, str]",
     "str",
     "str",
 ]
@@ -74,6 +87,8 @@ REVEALED = [
 
 def test_a_type_checker_sees_what_it_saw_without_us(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    # A copy: to check arttrace.loop takes three times as long.
+    shutil.copy(Path(arttrace.__file__).parent / "loop" / "limits.py", tmp_path)
     out, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "program.py")])
     assert re.findall(r'Revealed type is "(.*)"', out) == REVEALED
     errors = re.findall(r"error: (.*)  \[", out)

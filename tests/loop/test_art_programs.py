@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import ssl
 import threading
@@ -509,6 +510,24 @@ async def test_retry_tries_again_and_raises_the_last() -> None:
         await fails(9, ZeroDivisionError)
     with pytest.raises(ValueError, match="below 1"):
         art.retry(max_attempts=0)
+
+
+def test_retry_names_what_has_no_name_of_its_own_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="no answer"):
+        art.retry(max_attempts=2, delay=0.0)(functools.partial(int, "no answer"))()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["partial raised in attempt 1 of 2"]
+
+
+def test_limit_concurrency_holds_in_one_event_loop_after_the_other() -> None:
+    @art.limit_concurrency(1)
+    async def ask(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    async def ask_at_once() -> list[int]:
+        return await asyncio.gather(*map(ask, range(3)))
+
+    assert [asyncio.run(ask_at_once()) for _ in range(2)] == [[0, 1, 2]] * 2
 
 
 async def test_limit_concurrency_holds_for_each_key() -> None:
