@@ -24,7 +24,8 @@ threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
 starter would not do: whatever that forked holds it open."""
 _STOP_S = 30.0
 _LAST_WORDS_S = 1.0
-"""How long its stderr is read after its end; what it started may hold it open."""
+"""How long its output is read after its end; what it started may hold it open."""
+_LOOK_EVERY_S = 0.1
 _TOLD_BYTES = 4000
 _LINE_BYTES = 1 << 26
 
@@ -100,12 +101,20 @@ class Child:
             self._process.stdin.write(line + b"\n")
 
     async def line(self) -> bytes:
-        """The next line of stdout, b"" at its end."""
-        return await self._out.readline()
+        """The next line of stdout, b"" at its end, which is that of the process: what that forked may hold it open."""
+        reading = asyncio.create_task(self._out.readline())
+        try:
+            is_over = False
+            while not reading.done() and not is_over:
+                is_over = self._process.returncode is not None
+                await asyncio.wait((reading,), timeout=_LAST_WORDS_S if is_over else _LOOK_EVERY_S)
+            return reading.result() if reading.done() else b""
+        finally:
+            reading.cancel()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of stdout until it is closed."""
-        async for line in self._out:
+        """The lines of stdout to its end."""
+        while line := await self.line():
             yield line
 
     def drain(self) -> None:
@@ -118,9 +127,25 @@ class Child:
         self._draining = asyncio.create_task(forget())
 
     async def wait(self) -> int:
-        """The exit code, with all of stderr read."""
-        await self._heard.wait()
-        return await self._process.wait()
+        """The exit code, with what it wrote to stderr read."""
+        code = await self._exited()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heard.wait(), _LAST_WORDS_S)
+        return code
+
+    async def _exited(self) -> int:
+        """The exit code when it is over. asyncio's `wait` waits for the pipes too, and what it forked may hold them."""
+        while (code := self._process.returncode) is None:  # noqa: ASYNC110  nothing of asyncio's tells of it alone
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return code
+
+    async def _let_go(self) -> None:
+        """Close the pipes, when stdout was read or what it forked holds it open."""
+        transport = self._process._transport  # type: ignore[attr-defined]
+        until = time.monotonic() + _LAST_WORDS_S
+        while not transport.get_pipe_transport(1).is_closing() and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_EVERY_S)
+        transport.close()
 
     def last_lines(self) -> str:
         """The end of stderr."""
@@ -132,9 +157,9 @@ class Child:
         while not self._is_over():
             if time.monotonic() >= until:
                 return None
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_LOOK_EVERY_S)
         if self.of_this_loop:
-            await self._process.wait()
+            await self._exited()
         await asyncio.to_thread(self._listening.join, _LAST_WORDS_S)
         code = self._process.returncode
         return f"{'' if code is None else f' ({how_ended(code)})'}: {self.last_lines()}"
@@ -154,7 +179,7 @@ class Child:
             return
         if self._process.stdin is not None:
             self._process.stdin.close()
-        await self._process.wait()
+        await self._exited()
 
     async def stop(self) -> None:
         """Stop the process: terminated first, killed after half a minute or when the caller is cancelled."""
@@ -174,14 +199,15 @@ class Child:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.terminate()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), _STOP_S)
+                    await asyncio.wait_for(self._exited(), _STOP_S)
         finally:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
             if self._draining is not None:
                 self._draining.cancel()
-        await self._process.wait()
+        await self._exited()
+        await self._let_go()
 
 
 def _end(pid: int) -> None:
