@@ -7,8 +7,9 @@ the server records the calls, under the id that the request names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from arttrace.loop.gather import TrajectoryGroup
@@ -151,10 +152,26 @@ class Client(_Client):
 
 
 def in_thread(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, for a caller that is not asynchronous but may stand inside an event loop.
+    """The result of a coroutine, for a caller that is not asynchronous but may stand inside an event loop. Where the
+    caller is interrupted, as by Ctrl-C, it is cancelled.
 
     Args:
         work: The coroutine.
     """
+    begun: Future[Callable[[], object]] = Future()
+
+    async def cancellable() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        begun.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await work
+
     with ThreadPoolExecutor(1) as threads:
-        return threads.submit(asyncio.run, work).result()
+        done = threads.submit(asyncio.run, cancellable())
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():
+                with contextlib.suppress(RuntimeError):  # it is done this moment, and its loop closed
+                    begun.result()()
+            raise
