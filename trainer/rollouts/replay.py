@@ -21,6 +21,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.system.errors import RolloutError
 from arttrace.trajectories.groups import REPLAY_OF, group_key
+from arttrace.wire.span_attributes import MAX_ERROR_TEXT
 
 OnMissing = Literal["live", "error"]
 
@@ -228,11 +229,12 @@ def _recorded_tools(trajectory_id: str, spans: Sequence[SpanRow]) -> Iterator[Re
                 failed=error is not None,
                 whole=msgspec.json.decode(whole) if isinstance(whole, str) else None,
             )
-        elif isinstance(error, str) and _is_builtin_error(error):
+        elif isinstance(error, str) and _is_builtin_error(error) and len(span.status_message) < MAX_ERROR_TEXT:
             yield RecordedTool(name, given, error=error, message=span.status_message)
 
 
 def _is_builtin_error(kind: str) -> bool:
     """Whether it can be raised again from its message."""
     found = getattr(builtins, kind, None)
-    return isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, UnicodeError)
+    made_otherwise = (UnicodeError, BaseExceptionGroup)
+    return isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, made_otherwise)

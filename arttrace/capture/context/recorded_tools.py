@@ -56,8 +56,16 @@ def as_returned(function: Callable[..., Any] | None, tool: RecordedTool) -> Any:
 def replay(tool: RecordedTool, result: Any) -> Any:
     """Return `result`, or raise what the tool raised."""
     if tool.error is not None:
-        raise getattr(builtins, tool.error)(tool.message)
+        kind = getattr(builtins, tool.error)
+        raise kind(_Key(tool.message) if issubclass(kind, KeyError) else tool.message)
     return result
+
+
+class _Key(str):
+    """The text of a KeyError, which is its key's repr()."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def refuse(call: str) -> NoReturn:
