@@ -19,7 +19,7 @@ from arttrace.system.paths import DataDir
 from arttrace.views.labels import printable
 from arttrace.views.terminal import print_whole
 from trainer.grpo.metrics import version_rewards
-from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.checkpoints import Checkpoints, can_name_a_policy
 from trainer.policies.export import export_adapter, export_merged, fork
 from trainer.policies.files import STATE
 from trainer.policies.retention import Keep, to_prune
@@ -208,7 +208,7 @@ def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: i
 def _all(data: DataDir) -> list[Checkpoints]:
     if not data.policies.is_dir():
         return []
-    names = sorted(path.name for path in data.policies.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names = sorted(path.name for path in data.policies.iterdir() if path.is_dir() and can_name_a_policy(path.name))
     return [Checkpoints(data.policies, name) for name in names]
 
 

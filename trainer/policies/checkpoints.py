@@ -68,7 +68,7 @@ class Checkpoints:
 
     def __init__(self, root: Path, policy: str) -> None:
         """Raises TrainingError when `policy` cannot be a directory's and a model's name."""
-        if not _NAME.fullmatch(policy):
+        if not can_name_a_policy(policy):
             raise TrainingError(
                 f"{policy!r} cannot name a policy.", "Use letters, digits, '.', '_' and '-', at most 100, no '@'."
             )
@@ -297,7 +297,7 @@ class Checkpoints:
         policies were forked."""
         bases = {step for step in [self.served()] if step is not None}
         for folder in self.directory.parent.iterdir() if self.directory.parent.is_dir() else ():
-            if folder == self.directory or not folder.is_dir() or not _NAME.fullmatch(folder.name):
+            if folder == self.directory or not folder.is_dir() or not can_name_a_policy(folder.name):
                 continue
             other = Checkpoints(folder.parent, folder.name)
             with contextlib.suppress(TrainingError):  # damaged, or pruned just now: who uses that policy gets the error
@@ -358,6 +358,11 @@ class Checkpoints:
         for step in set(self._with_file(_HANDED_OVER)) - set(self.all_steps()):
             if step < newest:  # the version after it is served by now
                 shutil.rmtree(self.path(step), ignore_errors=True)
+
+
+def can_name_a_policy(text: str) -> bool:
+    """Whether it can be a directory's and a model's name."""
+    return _NAME.fullmatch(text) is not None
 
 
 def _is_another_writer(pid: int) -> bool:
