@@ -3,6 +3,7 @@ left out is counted."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ def good_runs(
 
 def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences:
     """The best run of each group with the worst, the second best with the second worst, and so on, for as long as
-    their rewards differ, and by at least `min_gap`; no run is in two pairs."""
+    their rewards differ, and are at least `min_gap` apart; no run is in two pairs."""
     pairs: list[tuple[Trajectory, Trajectory]] = []
     left_out: Counter[NotTrained] = Counter()
     for group in groups:
@@ -88,11 +89,16 @@ def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences
             left_out[NotTrained.ALONE] += 1
             continue
         found = 0
-        while found < len(ranked) // 2 and 0 < ranked[found][1] - ranked[-1 - found][1] >= min_gap:
+        while found < len(ranked) // 2 and _are_apart(ranked[found][1], ranked[-1 - found][1], min_gap):
             pairs.append((ranked[found][0], ranked[-1 - found][0]))
             found += 1
         left_out[NotTrained.REWARDS_TOO_CLOSE] += len(ranked) - 2 * found
     return Preferences(tuple(pairs), dict(+left_out))
+
+
+def _are_apart(better: float, worse: float, min_gap: float) -> bool:
+    """0.9 and 0.8 are 0.1 apart, though the difference of these floats is a little less."""
+    return better > worse and (better - worse >= min_gap or math.isclose(better - worse, min_gap))
 
 
 def equal_groups(groups: Sequence[Group]) -> int:

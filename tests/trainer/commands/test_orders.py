@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import signal
@@ -233,9 +234,14 @@ def test_every_setting_of_the_command_is_known() -> None:
         ({"min_reward": 1.0}, "min_reward is a setting of sft, and does nothing for grpo"),
         ({"method": "sft", "loss": "dapo"}, "loss is a setting of grpo, and does nothing for sft"),
         ({"method": "dpo", "steps": 2}, "steps is a setting of grpo, and does nothing for dpo"),
+        ({"max_staleness": -1}, "max_staleness must be at least 0, not -1"),
+        ({"keep_states": -1}, "keep_states must be at least 0, not -1"),
+        ({"method": "sft", "max_length": 1}, "max_length must be at least 2, not 1"),
+        ({"method": "dpo", "min_gap": -0.1}, "min_gap must be at least 0, not -0.1"),
+        ({"method": "dpo", "min_gap": math.nan}, "min_gap must be at least 0, not nan"),
     ],
 )
-def test_a_setting_that_the_method_does_not_read_is_refused(given: dict[str, Any], said: str) -> None:
+def test_a_setting_that_the_method_does_not_take_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         parse_settings(given)
 

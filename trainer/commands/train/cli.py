@@ -73,7 +73,11 @@ from trainer.step.version import finish_open_step
     "--min-reward", type=float, help="Imitate runs of at least this reward (sft).  [default: each group's best]"
 )
 @click.option(
-    "--min-gap", type=float, default=0.1, show_default=True, help="Least difference of a pair's rewards (dpo)."
+    "--min-gap",
+    type=click.FloatRange(min=0),
+    default=0.1,
+    show_default=True,
+    help="Least difference of a pair's rewards (dpo).",
 )
 @click.option("--max-length", type=click.IntRange(min=2), help="Leave out longer conversations, in tokens (sft, dpo).")
 @click.option("--again", is_flag=True, help="Train again on runs that the method was trained on before (sft, dpo).")

@@ -29,6 +29,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "again": _OFFLINE,
 }
 """The methods that read a setting; a setting that is not listed is read by all."""
+_LEAST = {"steps": 1, "keep_states": 0, "max_staleness": 0, "max_length": 2, "min_gap": 0}
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,8 +70,9 @@ def parse_settings(given: dict[str, Any]) -> TrainSettings:
         raise TrainingError(f"{name} is a setting of {' and '.join(methods)}, and does nothing for {settings.method}.")
     if not settings.std_floor > 0:
         raise TrainingError(f"std_floor must be above 0, not {settings.std_floor}.")
-    if settings.steps < 1:
-        raise TrainingError(f"steps must be at least 1, not {settings.steps}.")
+    for name, least in _LEAST.items():
+        if (value := getattr(settings, name)) is not None and not value >= least:
+            raise TrainingError(f"{name} must be at least {least}, not {value}.")
     return settings
 
 
