@@ -239,7 +239,7 @@ def _message(one: Any) -> dict[str, Any]:
     return said
 
 
-_FIELDS = {"role", "content", "tool_calls", "function_call", "name", "reasoning_content", "refusal"}
+_FIELDS = {"role", "content", "tool_calls", "function_call", "name", "reasoning", "reasoning_content", "refusal"}
 """The fields of a choice's message that a server accepts in a request."""
 _PARSED = {"tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}
 """The fields that the client's `parse` added to it."""

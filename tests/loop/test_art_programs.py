@@ -288,15 +288,16 @@ async def test_a_decorated_rollout_is_the_same_run(model: art.TrainableModel, ba
     assert group.uncaptured == 0
 
 
-def test_messages_of_choices_go_back_as_they_came() -> None:
-    message = {"role": "assistant", "content": "a", "reasoning_content": "r", "refusal": None, "audio": None}
+@pytest.mark.parametrize("reasoning", ["reasoning", "reasoning_content"])  # vLLM's name, and its earlier one
+def test_messages_of_choices_go_back_as_they_came(reasoning: str) -> None:
+    message = {"role": "assistant", "content": "a", reasoning: "r", "refusal": None, "audio": None}
     choice = openai.types.chat.chat_completion.Choice.model_validate(
         {"index": 0, "finish_reason": "stop", "message": message}
     )
     trajectory = art.Trajectory(
         [{"role": "user", "content": "q"}, choice], additional_histories=[art.History([choice])]
     )
-    assert trajectory.messages()[1] == {"role": "assistant", "content": "a", "reasoning_content": "r"}
+    assert trajectory.messages()[1] == {"role": "assistant", "content": "a", reasoning: "r"}
     assert trajectory.choices() == [choice, choice]
     assert trajectory.record() is None
     with pytest.raises(ArttraceError, match="neither a message nor a choice"):
