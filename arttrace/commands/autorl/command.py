@@ -135,7 +135,8 @@ def command(
     init(dir=data.root)
     file = StateFile(data.root / "autorl" / plan.policy)
     try:
-        state = asyncio.run(_run(file.load(plan), file, data, params, settings))
+        with file.held():
+            state = asyncio.run(_run(file.load(plan), file, data, params, settings))
     except JudgeUnavailable as error:
         hint = f"{error.hint} To see it run without any: --stand-in."
         raise JudgeError(error.message, hint) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ import msgspec
 from arttrace.loop.scenarios import Scenario
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import replace_file
+from arttrace.system.journal.lock import acquire
+
+_LOCK = "run.lock"
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -73,6 +78,26 @@ class StateFile:
         self.directory = directory
         self._path = directory / "state.json"
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """In the body no other process goes on with the run: each would put its scenarios in the place of the other's.
+
+        Raises:
+            ArttraceError: Another process does, or the directory cannot be written.
+        """
+        with contextlib.ExitStack() as opened:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                lock = opened.enter_context((self.directory / _LOCK).open("w"))
+            except OSError as error:
+                raise _not_written(self.directory, error) from error
+            if not acquire(lock.fileno()):
+                raise ArttraceError(
+                    f"another process goes on with {self.directory.name}",
+                    "Wait for it or stop it, or name another policy with --policy.",
+                )
+            yield
+
     def load(self, plan: Plan) -> State:
         """The state of this plan, empty if it has not begun.
 
@@ -104,9 +129,13 @@ class StateFile:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(self._path, msgspec.json.format(msgspec.json.encode(state)))
         except OSError as error:
-            raise ArttraceError(
-                f"{self._path} cannot be written: {error.strerror}", "Free disk space, then run the same command again."
-            ) from error
+            raise _not_written(self._path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> ArttraceError:
+    return ArttraceError(
+        f"{path} cannot be written: {error.strerror}", "Free disk space, then run the same command again."
+    )
 
 
 def policy_name(task: str) -> str:
