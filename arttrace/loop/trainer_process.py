@@ -7,6 +7,7 @@ all, are printed to standard error, as `arttrace train` does.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -118,10 +119,11 @@ class TrainerProcess:
                 raise TrainingError("the backend was closed while this step waited for its turn", REGISTER_AGAIN)
             self._orders += 1
             order = {"id": self._orders, **wanted}
+            line = _encoded(order)
             child = await self._started()
             self._works = True  # also when this is cancelled: a step that has changed the weights goes on
             try:
-                await child.send(msgspec.json.encode(order))
+                await child.send(line)
                 answer = await self._answer(child)
             except asyncio.CancelledError:
                 child.send_at_once(msgspec.json.encode({"cancel": order["id"]}))
@@ -182,3 +184,13 @@ class TrainerProcess:
         if self._closed:
             raise TrainingError("the backend was closed, and this step was dropped", REGISTER_AGAIN)
         raise TrainingError(f"the trainer ended ({how_ended(code)}): {output}")
+
+
+def _encoded(order: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(order, enc_hook=os.fspath)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise TrainingError(
+            f"the settings cannot be passed on: {error}",
+            "Use numbers, text, lists and paths: float(x) of a tensor.",
+        ) from error

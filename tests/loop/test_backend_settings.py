@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backend_commands import rewarded
 
 import arttrace
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop import LocalBackend, TrainableModel
+from arttrace.loop import LocalBackend, TrainableModel, gather_trajectories
+from arttrace.system.errors import TrainingError
 
 
 def masked(value: Any, *, kind: str) -> Any:
@@ -38,3 +40,16 @@ def test_the_directory_may_have_the_name_that_art_gives_it(tmp_path: Path) -> No
     assert LocalBackend(path=tmp_path / "art").data.root == tmp_path / "art"
     with pytest.raises(ValueError, match="dir and path name the same directory: pass one"):
         LocalBackend(tmp_path / "one", path=tmp_path / "two")
+
+
+async def test_a_setting_is_a_path_or_is_refused_with_its_remedy(
+    backend: LocalBackend, model: TrainableModel, tmp_path: Path
+) -> None:
+    async with backend:
+        await gather_trajectories([rewarded(), rewarded()])
+        [step] = await backend.train(model, kl_reference=tmp_path)
+        assert step.version == "policy@1"
+        with pytest.raises(TrainingError, match="the settings cannot be passed on") as refused:
+            await backend.train(model, learning_rate=object())
+        assert "float(x)" in str(refused.value.hint)
+        assert (await backend.train(model))[0].metrics["pid"] == step.metrics["pid"]
