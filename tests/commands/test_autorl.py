@@ -264,22 +264,6 @@ def test_more_steps_of_the_same_run_and_no_other_run_by_its_name(site: Site, tmp
     assert "fresh has 7 steps, 0 of this run" in str(strange.exception)
 
 
-def test_a_second_process_does_not_go_on_with_the_same_run(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    second: list[Any] = []
-    write = autorl_command.write_scenarios
-
-    async def written(*given: Any) -> None:
-        second.append(await asyncio.to_thread(CliRunner().invoke, cli, [*COMMAND, "--dir", str(tmp_path / "data")]))
-        await write(*given)
-
-    monkeypatch.setattr(autorl_command, "write_scenarios", written)
-    assert autorl(tmp_path / "data").exit_code == 0
-    [refused] = second
-    assert "another process goes on with things" in str(refused.exception)
-
-
 def test_without_a_key_it_says_that_there_are_stand_ins(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,21 +200,6 @@ def test_a_process_that_is_over_is_not_signalled(monkeypatch: pytest.MonkeyPatch
     assert sent == []
 
 
-async def test_the_end_of_a_command_is_seen_while_what_it_started_holds_its_output() -> None:
-    child = await Child.start("sh", "-c", "sleep 600 & echo $!; echo no memory >&2; read line; exit 3")
-    left_behind = int(await child.line())
-    try:
-        async with asyncio.timeout(60):
-            await child.send(b"go on")  # it ends while its end is waited for
-            assert [line async for line in child.lines()] == []
-            assert await child.wait() == 3
-            await child.stop()
-        assert alive(left_behind)
-        assert child.last_lines() == "no memory"
-    finally:
-        os.kill(left_behind, signal.SIGKILL)
-
-
 def test_a_stale_serving_file_is_passed_over(backend: LocalBackend, model: TrainableModel) -> None:
     backend.data.root.mkdir(parents=True)
     backend.data.serving.write_text(

@@ -11,9 +11,18 @@ import pytest
 from backend_commands import rewarded
 
 import arttrace
-from arttrace.loop import LocalBackend, TrainableModel, Trajectory, TrajectoryGroup, gather_trajectories
+from arttrace.loop import (
+    AsyncClient,
+    LocalBackend,
+    ServerBackend,
+    TrainableModel,
+    Trajectory,
+    TrajectoryGroup,
+    gather_trajectories,
+)
 from arttrace.rewards import trajectory_reward
 from arttrace.store import Store
+from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 
 
@@ -186,3 +195,22 @@ async def test_a_second_backend_for_the_same_model_orders_of_the_same_trainer(
         await again.close()
         [third] = await backend.train(model)
         assert third.metrics["pid"] != first.metrics["pid"], "closing one ended it, and the other is open"
+
+
+async def test_a_backend_that_is_asked_by_itself_takes_gathered_groups_alone(model: TrainableModel) -> None:
+    one = TrajectoryGroup([Trajectory(reward=1.0)])
+    for asked in (LocalBackend().train(model, one), LocalBackend().judge(one)):  # type: ignore[arg-type]
+        with pytest.raises(ArttraceError, match="one group, not several"):
+            await asked
+    waiting = [built(0.0), built(1.0)]
+    groups = [TrajectoryGroup(waiting)]
+    async with AsyncClient("http://127.0.0.1:9/v1") as client:
+        for submitted in (
+            LocalBackend().train(model, groups),
+            ServerBackend("http://127.0.0.1:9").train(model, groups),
+            client.submit_trajectories(groups),
+        ):
+            with pytest.raises(TrainingError, match="2 rollouts were not gathered: they have not run"):
+                await submitted
+    for rollout in waiting:
+        rollout.close()

@@ -90,24 +90,3 @@ def test_what_was_gathered_is_kept(tmp_path: Path, way: str) -> None:
         ("half", "interrupted: cancelled", None): 1,
         ("half", "", 2.0): 1,
     }
-
-
-NOT_ASYNCHRONOUS = """
-import asyncio, os, signal
-import arttrace.loop as art
-
-async def agent(client, prompt):
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(600)
-    finally:
-        print("cancelled", flush=True)
-
-art.ArtClient("http://127.0.0.1:9", agents={"wait": agent}).run_agent(task="wait", prompt="x")
-"""
-
-
-def test_one_ctrl_c_ends_the_call_of_a_client_that_is_not_asynchronous() -> None:
-    ran = subprocess.run([sys.executable, "-c", NOT_ASYNCHRONOUS], capture_output=True, text=True, timeout=60)
-    assert ran.stdout == "cancelled\n"
-    assert (ran.returncode, ran.stderr.strip().splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")

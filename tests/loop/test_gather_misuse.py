@@ -206,11 +206,6 @@ async def test_what_is_no_list_of_groups_is_told_and_not_trained_on(groups: Any,
     with pytest.raises(ArttraceError, match=told) as error:
         await model.train(groups)
     assert remedy in str(error.value.hint)
-    if groups is not None:  # to a backend: what waits in its store
-        with pytest.raises(ArttraceError, match=told):
-            await LocalBackend().train(model, groups)
-        with pytest.raises(ArttraceError, match=told):
-            await LocalBackend().judge(groups)
 
 
 async def test_a_gather_that_was_not_awaited_is_no_list_of_groups() -> None:
@@ -219,17 +214,9 @@ async def test_a_gather_that_was_not_awaited_is_no_list_of_groups() -> None:
         await registered().train(forgotten)  # type: ignore[arg-type]
     forgotten.close()
     waiting = [rollout(), rollout()]
-    groups, model = [TrajectoryGroup(waiting)], registered()
-    async with art.AsyncClient("http://127.0.0.1:9/v1") as client:
-        for given in (
-            model.train(groups),
-            LocalBackend().train(model, groups),
-            art.ServerBackend("http://127.0.0.1:9").train(model, groups),
-            client.submit_trajectories(groups),
-        ):
-            with pytest.raises(TrainingError, match="2 rollouts were not gathered: they have not run") as told:
-                await given
-            assert "await gather_trajectory_groups" in str(told.value.hint)
+    with pytest.raises(TrainingError, match="2 rollouts were not gathered: they have not run") as told:
+        await registered().train([TrajectoryGroup(waiting)])
+    assert "await gather_trajectory_groups" in str(told.value.hint)
     for one in waiting:
         one.close()
 

@@ -77,11 +77,6 @@ def test_versions_are_listed_with_the_reward_of_the_runs_they_answered(data: Dat
     assert "policy@5" in run(data).stdout
 
 
-def test_a_folder_that_cannot_be_a_policy_is_not_listed_and_ends_no_list(data: DataDir) -> None:
-    shutil.copytree(data.policies / "policy", data.policies / "policy (copy)")
-    assert [line["version"] for line in json.loads(run(data, "--json").stdout)] == [f"policy@{n}" for n in range(1, 6)]
-
-
 @pytest.mark.parametrize("step", [3, 0])
 def test_the_list_says_which_version_a_rolled_back_policy_is_served_from(data: DataDir, step: int) -> None:
     assert "rolled back" not in run(data).stdout

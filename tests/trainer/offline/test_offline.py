@@ -186,12 +186,6 @@ def test_preferences() -> None:
     assert found.left_out == {"too close to the others' rewards": 3, "alone in its group": 1}
 
 
-def test_pairs_have_rewards_that_differ_and_are_as_far_apart_as_they_are_written() -> None:
-    tenths = preferences([group(0.9, 0.8), group(0.3, 0.2), group(0.8, 0.7)])
-    assert [(better.id, worse.id) for better, worse in tenths.pairs] == [("t0", "t1")] * 3
-    assert preferences([group(0.5, 0.5)], min_gap=0.0).pairs == ()
-
-
 def test_a_run_without_a_judge_s_score_is_not_compared_with_those_that_have_one() -> None:
     *judged, by_code = group(1.0, 1.0, 1.0).trajectories
     scores = [Reward(id="j", trajectory_id="", value=value, source="judge") for value in (0.1, 0.4)]

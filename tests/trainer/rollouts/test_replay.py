@@ -18,22 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 from scripted_server import Asked, Call, Reply, ScriptedServer, serve_script
 
-from arttrace.records import semconv
-from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.errors import RolloutError
 from arttrace.system.paths import DataDir
-from arttrace.trajectories.groups import REPLAY_OF, group_key, group_trajectories
-from arttrace.wire.span_attributes import MAX_ERROR_TEXT
+from arttrace.trajectories.groups import group_key, group_trajectories
 from trainer.commands.rollout import command
 from trainer.grpo.batch import make_batch
-from trainer.rollouts.replay import _recorded_tools, same_entry
+from trainer.rollouts.replay import same_entry
 from trainer.rollouts.report import Outcome, report_of
 
 _AGENT = """
@@ -265,29 +261,6 @@ def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site, monkeypatc
     assert told["scenarios"][0]["group"] == group_key(original)
 
 
-def test_recorded_runs_are_found_however_often_they_were_run_again(site: Site) -> None:
-    [original, _] = site.recorded("price of mango")
-    with Store.open(site.data) as store:
-        root = next(span for span in store.spans(original.id) if semconv.ENTRY in span.attributes)
-        again = {semconv.METADATA: json.dumps({REPLAY_OF: original.id}), semconv.SCENARIO: "mango"}
-        store.append(
-            msgspec.structs.replace(
-                root,
-                trace_id=f"{number:032x}",
-                start_ns=root.end_ns + number,
-                end_ns=root.end_ns + number,
-                attributes={**root.attributes, semconv.TRAJECTORY_ID: f"{number:032x}", **again},
-            )
-            for number in range(1, 1001)
-        )
-        scenario = {**root.attributes, semconv.TRAJECTORY_ID: "recorded", semconv.SCENARIO: "mango"}
-        store.append([msgspec.structs.replace(root, trace_id="f" * 32, attributes=scenario)])
-    told = site.rollout("--dry-run", "--entry", f"{site.agent}:answer", "--limit", "3")
-    assert len(told["scenarios"]) == 3
-    told = site.rollout("--dry-run", "--scenario", "mango")
-    assert [one["group"] for one in told["scenarios"]] == ["mango"]
-
-
 def test_tools_are_answered_from_the_record(site: Site) -> None:
     questions = ("price of mango", "stock of mango", "price of ghost")
     chosen = [option for question in questions for option in ("--trajectory", site.recorded(question)[0].id)]
@@ -298,7 +271,6 @@ def test_tools_are_answered_from_the_record(site: Site) -> None:
     assert "the shop of that day" in answers["price of mango"]
     assert answers["stock of mango"].endswith(": 5")
     assert "no such item" in answers["price of ghost"]
-    assert answers["price of ghost"] == site.recorded("price of ghost")[0].result[0]
 
 
 def test_a_call_that_the_record_does_not_hold_fails_or_is_run(site: Site) -> None:
@@ -437,25 +409,6 @@ def test_without_a_served_policy_the_hint_is_shown(site: Site) -> None:
     done = CliRunner().invoke(command, ["--dir", str(site.data.root), "--entry", f"{site.agent}:answer"])
     assert "no policy is being served" in str(done.exception)
     assert "arttrace serve" in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "is_replayed"),
-    [
-        ("KeyError", "no item", True),
-        ("ExceptionGroup", "no item", False),  # made of others, of which the record holds nothing
-        ("UnicodeDecodeError", "no item", False),
-        ("httpx.ReadTimeout", "no item", False),
-        ("ValueError", "x" * MAX_ERROR_TEXT, False),  # cut to this length
-    ],
-)
-def test_a_failure_is_replayed_if_it_can_be_made_of_its_text(error: str, message: str, is_replayed: bool) -> None:
-    of_tool = {semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL, semconv.TRAJECTORY_ID: "t"}
-    of_call = {semconv.TOOL_NAME: "price", semconv.TOOL_CALL_ARGUMENTS: '{"item": "fig"}', semconv.ERROR_TYPE: error}
-    named = "execute_tool price"
-    span = SpanRow("1" * 32, "2" * 16, named, 1, 2, status_message=message, attributes={**of_tool, **of_call})
-    found = [(one.error, one.message) for one in _recorded_tools("t", [span])]
-    assert found == [(error, message)] * is_replayed
 
 
 @pytest.mark.parametrize(

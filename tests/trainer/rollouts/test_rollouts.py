@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -178,20 +178,6 @@ def test_a_run_that_takes_too_long_is_ended_with_what_it_started(agent: Path, da
         assert {result.error for result in results if result.lost} == {"it took longer than 2 s"}
         assert sum(result.lost for result in results) == 4  # more than the deaths of its own that a worker may have
     _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
-
-
-def test_no_run_begins_in_a_worker_that_is_being_ended(agent: Path, data: DataDir) -> None:
-    agent.write_text("import time\ndef work(seconds):\n    time.sleep(seconds)\n    return seconds\n")
-    late, next_one = RolloutJob({"seconds": 60}), RolloutJob({"seconds": 0})
-    with RolloutWorkers(f"{agent}:work", data, concurrency=2, timeout_s=1) as workers:
-
-        def admits(job: RolloutJob, under_way: Sequence[RolloutJob]) -> bool:
-            is_being_ended = workers._workers[0].ended_because is not None
-            return job.arguments == late.arguments or is_being_ended or not under_way
-
-        ended, done = workers.run([late, next_one], admits=admits)
-    assert ended.error == "it took longer than 1 s"
-    assert (done.error, done.result) == (None, 0)
 
 
 def test_plain_functions_run_in_threads_of_several_workers(agent: Path, data: DataDir) -> None:

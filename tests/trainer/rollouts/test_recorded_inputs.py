@@ -1,0 +1,87 @@
+"""Which recorded runs and tool calls a rollout finds, and how it goes on beside a run that is ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from arttrace.capture.context.recorded_tools import replay
+from arttrace.records import semconv
+from arttrace.records.rollout import RecordedTool, RolloutJob
+from arttrace.records.span import SpanRow
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+from arttrace.trajectories.groups import REPLAY_OF
+from arttrace.wire.span_attributes import MAX_ERROR_TEXT
+from trainer.commands.rollout import command
+from trainer.rollouts.replay import _recorded_tools
+from trainer.rollouts.workers import RolloutWorkers
+
+
+def recorded(number: int, word: str, replay_of: str | None = None) -> SpanRow:
+    """The root span of a run of `agent.py:answer`."""
+    attributes = {
+        semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
+        semconv.ENTRY: "agent.py:answer",
+        semconv.ENTRY_ARGUMENTS: json.dumps({"word": word}),
+        semconv.TRAJECTORY_ID: f"{number:032x}",
+        semconv.SCENARIO: word,
+        **({} if replay_of is None else {semconv.METADATA: json.dumps({REPLAY_OF: replay_of})}),
+    }
+    return SpanRow(f"{number:032x}", f"{number:016x}", "answer", number, number, attributes=attributes)
+
+
+def test_recorded_runs_are_found_however_often_they_were_run_again(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([recorded(1, "fig"), recorded(2, "plum")])
+        store.append(recorded(number, "fig", f"{1:032x}") for number in range(3, 1004))
+    for options, words in (((), ["plum", "fig"]), (("--entry", "agent:answer"), ["plum", "fig"])):
+        shown = CliRunner().invoke(command, ["--dir", str(tmp_path), "--dry-run", "--json", *options])
+        assert [one["arguments"]["word"] for one in json.loads(shown.stdout)["scenarios"]] == words
+    shown = CliRunner().invoke(command, ["--dir", str(tmp_path), "--dry-run", "--json", "--scenario", "fig"])
+    assert [one["arguments"]["word"] for one in json.loads(shown.stdout)["scenarios"]] == ["fig"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "is_replayed"),
+    [
+        ("KeyError", "'fig'", True),
+        ("ValueError", "no fig", True),
+        ("ExceptionGroup", "no fig", False),  # made of others, of which the record holds nothing
+        ("UnicodeDecodeError", "no fig", False),
+        ("httpx.ReadTimeout", "no fig", False),
+        ("ValueError", "x" * MAX_ERROR_TEXT, False),  # cut to this length
+    ],
+)
+def test_a_failure_is_replayed_with_its_text_if_it_can_be_made_of_it(
+    error: str, message: str, is_replayed: bool
+) -> None:
+    of_tool = {semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL, semconv.TRAJECTORY_ID: "t"}
+    of_call = {semconv.TOOL_NAME: "price", semconv.TOOL_CALL_ARGUMENTS: '{"item": "fig"}', semconv.ERROR_TYPE: error}
+    named = "execute_tool price"
+    span = SpanRow("1" * 32, "2" * 16, named, 1, 2, status_message=message, attributes={**of_tool, **of_call})
+    found: list[RecordedTool] = list(_recorded_tools("t", [span]))
+    assert len(found) == is_replayed
+    for tool in found:
+        with pytest.raises((KeyError, ValueError)) as raised:
+            replay(tool, None)
+        assert (type(raised.value).__name__, str(raised.value)) == (error, message)
+
+
+def test_no_run_begins_in_a_worker_that_is_being_ended(tmp_path: Path) -> None:
+    agent = tmp_path / "agent.py"
+    agent.write_text("import time\ndef work(seconds):\n    time.sleep(seconds)\n    return seconds\n")
+    late, next_one = RolloutJob({"seconds": 60}), RolloutJob({"seconds": 0})
+    with RolloutWorkers(f"{agent}:work", DataDir(tmp_path / "data"), concurrency=2, timeout_s=1) as workers:
+
+        def admits(job: RolloutJob, under_way: Sequence[RolloutJob]) -> bool:
+            is_being_ended = workers._workers[0].ended_because is not None
+            return job.arguments == late.arguments or is_being_ended or not under_way
+
+        ended, done = workers.run([late, next_one], admits=admits)
+    assert ended.error == "it took longer than 1 s"
+    assert (done.error, done.result) == (None, 0)
