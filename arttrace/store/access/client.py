@@ -133,6 +133,10 @@ class OwnerClient:
                 said = b"".join(answer.iter_bytes())
         except (httpx.TransportError, httpx.InvalidURL, OSError) as error:
             raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
+        except RuntimeError as error:
+            if not self._client.is_closed:
+                raise
+            raise OwnerGone(f"the connection to the owner of the store at {self.url} was closed") from error
         if answer.status_code == httpx.codes.OK:
             return said
         if answer.status_code == httpx.codes.UNAUTHORIZED:

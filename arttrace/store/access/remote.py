@@ -5,6 +5,7 @@ An operation that its owner's death interrupts is sent again to the next owner, 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from arttrace.store.access.any_store import AnyStore
 from arttrace.store.access.client import OwnerBusy, OwnerClient, OwnerGone
 from arttrace.store.access.local import Store
 from arttrace.store.file.reading import Elsewhere
+from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 
 R = TypeVar("R")
@@ -37,10 +39,14 @@ class RemoteStore(AnyStore):
         self.data = data
         self._reopen = reopen
         self._backend: OwnerClient | Store = client
+        self._finding = threading.Lock()
+        self._closed = False
 
     def close(self) -> None:
         """Close the connection; the owner keeps running."""
-        self._backend.close()
+        with self._finding:
+            self._closed = True
+            self._backend.close()
 
     def append(self, records: Iterable[Record]) -> int:
         """As AnyStore.append."""
@@ -57,12 +63,23 @@ class RemoteStore(AnyStore):
         return self._retried(run)
 
     def _retried(self, run: Callable[[OwnerClient | Store], Any]) -> Any:
-        return asked_again(lambda: run(self._backend), after=OwnerGone, before_each=self._find_next)
+        asked = self._backend
 
-    def _find_next(self) -> None:
-        if self._reopen is not None:
-            self._backend.close()
-            self._backend = self._reopen()
+        def ask() -> Any:
+            nonlocal asked
+            asked = self._backend
+            return run(asked)
+
+        return asked_again(ask, after=OwnerGone, before_each=lambda: self._find_next(asked))
+
+    def _find_next(self, gone: OwnerClient | Store) -> None:
+        """The next one in the place of the one that is gone, unless another thread has found it."""
+        with self._finding:
+            if self._closed:
+                raise StoreError(f"the store {self.data.store} was closed", "Open it again to go on.")
+            if self._reopen is not None and self._backend is gone:
+                self._backend = self._reopen()
+                gone.close()
 
 
 def asked_again(ask: Callable[[], R], *, after: type[OwnerGone], before_each: Callable[[], object] | None = None) -> R:
