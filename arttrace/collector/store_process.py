@@ -71,6 +71,7 @@ def _wait_for_the_end(ended: threading.Event) -> None:
 
 def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
     store: Store | None = None
+    is_answering = is_loaded = False
     with ExitStack() as owned:
         while True:
             last = ended.is_set()
@@ -82,8 +83,12 @@ def _load_until(ended: threading.Event, data: DataDir, token: str) -> None:
                     # It answers first: whoever asks waits for what is being taken in, and is not turned away.
                     with reading_reported(partial(_reading, began)):
                         store = owned.enter_context(Store.open(data, create=True, take_in=False, read_ahead=True))
+                if not is_answering:
                     owned.enter_context(answering(store, token))
+                    is_answering = True
+                if not is_loaded:
                     store.load()
+                    is_loaded = True
                 new = store.ingest_spool()
             except StoreInUse:
                 pass  # its owner takes the spool in

@@ -1,4 +1,4 @@
-"""A process that keeps a store for long answers for it whenever it owns the file, and goes on when its owner has ended."""
+"""A process that keeps a store for long answers for it when it owns the file, and goes on when its owner has ended."""
 
 from __future__ import annotations
 
