@@ -43,11 +43,13 @@ class Forward:
         try:
             body = await _body(receive)
         except RequestRefused as refused:
-            await _fail(send, refused.status, Failure(str(refused)))
+            await _fail(send, refused.status, Failure(str(refused)), close=refused.close)
+            return
+        if body is None:
             return
         request = self._client.build_request(
             scope["method"],
-            f"{owner.url}{scope['path']}?{scope['query_string'].decode('latin-1')}".rstrip("?"),
+            f"{owner.url}{scope['raw_path'].decode('latin-1')}?{scope['query_string'].decode('latin-1')}".rstrip("?"),
             headers={**headers, "authorization": f"Bearer {owner.token}"},
             content=body,
         )
@@ -86,11 +88,14 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _body(receive: Receive) -> bytes:
+async def _body(receive: Receive) -> bytes | None:
+    """None when whoever asked left before the end of it."""
     body = bytearray()
     coming = BodyReader(receive)
     while True:
         message = await coming.next()
+        if message["type"] == "http.disconnect":
+            return None
         body += message.get("body", b"")  # the owner bounds it again, and says so
         if not message.get("more_body") or len(body) > 128 << 20:
             return bytes(body)
@@ -102,8 +107,9 @@ def _not_owned(reading: tuple[int, int] | None) -> Failure:
     return Failure(f"{reading_message(*reading)}: ask again", reading=reading)
 
 
-async def _fail(send: Send, status: int, failure: Failure) -> None:
+async def _fail(send: Send, status: int, failure: Failure, *, close: bool = False) -> None:
     body = msgspec.json.encode(failure)
     head = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+    head += [(b"connection", b"close")] if close else []
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})

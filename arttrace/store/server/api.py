@@ -84,7 +84,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
         routes=[
             Route("/api/owner", owner),
             Route("/api/records", records, methods=["POST"]),
-            Route("/api/trajectories/{id}", one),
+            Route("/api/trajectories/{id:path}", one),
             *(Route(f"/api/{name}", endpoint(found), methods=["GET", "POST"]) for name, found in OPERATIONS.items()),
         ],
         exception_handlers={
