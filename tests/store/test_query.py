@@ -190,6 +190,7 @@ def test_no_query_hides_one_that_writes(store: Store, data: DataDir) -> None:
         "EXPLAIN(SELECT 1)",
         "EXPLAIN FROM spans",
         "SELECT now() -- the time",
+        "SELECT now(), ';' AS \"é;\" -- now;\n; -- the time ;\n;",
         "FROM spans",
         "DESCRIBE trajectories",
         "SHOW TABLES",

@@ -123,9 +123,16 @@ def _columns_and_pages(
     if any(_ZONED in type for type in types):  # DuckDB would need the package pytz to hand these over
         casts = ", ".join(f"c{at}::{type.replace(_ZONED, _PLAIN)}" for at, type in enumerate(types))
         names = ", ".join(f"c{at}" for at in range(len(types)))
-        query = f"SELECT {casts} FROM (\n{query.strip().rstrip(';')}\n) AS q({names})"  # noqa: S608
+        query = f"SELECT {casts} FROM (\n{_up_to_its_semicolon(query)}\n) AS q({names})"  # noqa: S608
         _check(connection, query)
     return columns, _pages(connection.execute(query), rows, zoned)
+
+
+def _up_to_its_semicolon(query: str) -> str:
+    """One statement without the semicolon that ends it, and without comments behind that."""
+    text = query.encode()
+    ends = (at for at, _ in duckdb.tokenize(query) if text[at : at + 1] == b";")
+    return text[: next(ends, len(text))].decode()
 
 
 def _pages(result: duckdb.DuckDBPyConnection, rows: int, zoned: Sequence[int]) -> Iterator[list[tuple[Any, ...]]]:
