@@ -45,7 +45,7 @@ def _part(part: Any) -> Any:
         return _message(part)
     kept = {key: part[key] for key in ("type", "id", "name") if isinstance(part.get(key), str)}
     if isinstance(arguments := part.get("arguments"), str):
-        kept["arguments"] = _length(_parsed(arguments))
+        kept["arguments"] = _length(_parsed(arguments or "{}"))
     return kept | {key: _leaf(value) for key, value in part.items() if key not in kept and value is not None}
 
 
