@@ -50,11 +50,11 @@ def body_json(body: bytes, content_type: str, encoding: str = "") -> tuple[str |
     cut = max(len(body), len(data)) > MAX_BYTES
     data = data[:MAX_BYTES]
     if content_type.lower().startswith("multipart/form-data"):
-        fields = list(_fields_of_parts(data, content_type))
+        fields = list(_fields_of_parts(data, content_type, cut=cut))
         if fields:
             return msgspec.json.encode(_grouped(fields)).decode(), cut
     try:
-        text = _utf8().decode(data)  # without a character that is cut
+        text = _utf8().decode(data, final=not cut)  # without a character that is cut
     except ValueError:
         return None, False
     try:
@@ -67,7 +67,7 @@ def body_json(body: bytes, content_type: str, encoding: str = "") -> tuple[str |
     return text, cut
 
 
-def _fields_of_parts(body: bytes, content_type: str) -> Iterator[tuple[str, str | None]]:
+def _fields_of_parts(body: bytes, content_type: str, *, cut: bool) -> Iterator[tuple[str, str | None]]:
     """The fields of a multipart form; None in place of what is no text."""
     parts = email.message_from_bytes(f"content-type: {content_type}\r\n\r\n".encode("latin-1", "replace") + body)
     for part in parts.walk():
@@ -75,7 +75,7 @@ def _fields_of_parts(body: bytes, content_type: str) -> Iterator[tuple[str, str 
         if name is not None:
             value = part.get_payload(decode=True)
             try:
-                text = _utf8().decode(value) if isinstance(value, bytes) else None
+                text = _utf8().decode(value, final=not cut) if isinstance(value, bytes) else None
             except ValueError:
                 text = None
             yield collapse_rfc2231_value(name), text

@@ -17,7 +17,7 @@ from http_site import BODY, Site, http_spans, in_tool
 
 import arttrace
 from arttrace.capture.base.settings import Settings
-from arttrace.capture.calls.http_content import MAX_BYTES
+from arttrace.capture.calls.http_content import MAX_BYTES, body_json
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 
@@ -95,6 +95,22 @@ def test_what_is_asked_for_is_content_and_a_body_that_is_no_text_is_none(
     assert {"headers", "body"} <= kinds
     assert semconv.HTTP_REQUEST_BODY not in open.attributes
     assert msgspec.json.decode(open.attributes[semconv.HTTP_RESPONSE_BODY]) == BODY.decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ("un café".encode("latin-1"), (None, False)),
+        ("un café".encode(), ('"un café"', False)),
+        (b'--b\r\ncontent-disposition: form-data; name="said"\r\n\r\nun caf\xe9\r\n--b--', ('{"said":null}', False)),
+    ],
+)
+def test_a_body_whose_last_character_is_no_utf_8_is_no_text_unless_it_is_cut_there(
+    body: bytes, kept: tuple[str | None, bool]
+) -> None:
+    assert body_json(body, "multipart/form-data; boundary=b" if body.startswith(b"--") else "text/plain") == kept
+    shown, is_cut = body_json(b"x" * (MAX_BYTES - 1) + "é".encode(), "text/plain")
+    assert (is_cut, shown is None) == (True, False)
 
 
 def test_redacted_keeps_the_names_of_headers_and_the_length_of_a_body(
