@@ -25,6 +25,7 @@ from arttrace.capture.base.receiver import Receiver
 from arttrace.formats.otlp.protobuf_fields import BYTES, read_varint, walk
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import is_loopback
 
 OURS_HEADER = "x-arttrace-collector"
@@ -212,9 +213,9 @@ def read_answer(status: int, headers: http.client.HTTPMessage | Mapping[str, str
             fields = _fields(body)
             if taken:
                 fields = _fields(fields.get(1, b""))
-                rejected = fields.get(1, 0)
+                rejected = count if isinstance(count := fields.get(1), int) else 0
             reason = fields.get(2, b"").decode()
-    except (ValueError, TypeError, AttributeError, IndexError):
+    except (*UNREADABLE, TypeError, AttributeError, IndexError):
         reason = "" if taken else "what it says has not the form of OTLP"
     return Answer(
         status=status,
