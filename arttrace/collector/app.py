@@ -3,6 +3,8 @@ behind."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -21,6 +23,7 @@ from arttrace.store.server.responses import JSON, METRICS, HttpResponse, Request
 from arttrace.store.server.timeouts import BodyReader
 
 IN_FLIGHT_BYTES = 256 << 20
+_TRY_S = 2.0
 
 
 class CollectorApp(OwnerApp):
@@ -54,11 +57,20 @@ class CollectorApp(OwnerApp):
             case "/health":
                 return _json(200, {"status": "ok", "acknowledged_spans": self._sink.acknowledged})
             case "/ready":
+                await self._try_again()
                 trouble = self._sink.trouble or (self._loader.trouble if self._loader else "")
                 return _json(503 if trouble else 200, {"status": trouble or "ok"})
             case "/metrics":
+                await self._try_again()
                 return HttpResponse(200, METRICS, metrics.render(self._sink, self._loader, self.budget, self.answers))
         return None
+
+    async def _try_again(self) -> None:
+        """A collector that says that it is not ready may be sent nothing, from which it would see that it is."""
+        if self._sink.trouble:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_TRY_S):
+                    await asyncio.wrap_future(self._sink.try_again())
 
     async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> HttpResponse:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")

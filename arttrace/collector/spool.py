@@ -17,6 +17,7 @@ from arttrace.system.journal import JournalWriter
 from arttrace.system.paths import DataDir
 
 MAX_SPOOL_BYTES = 16 << 30
+_TRIED_BYTES = 1 << 20
 
 
 class Spool:
@@ -36,6 +37,7 @@ class Spool:
         self.unread = UnreadRequests(data, say)
         self._untraced = UnreadCount(data.unread_spans)
         self.trouble = ""
+        self._refused_bytes = 0
         self.last = 0.0
         self._journal = GroupCommit(JournalWriter(data.spool, fsync_interval_s=None, max_total_bytes=max_spool_bytes))
         self._count = threading.Lock()
@@ -47,6 +49,7 @@ class Spool:
         def count(done: Future[None]) -> None:
             error = done.exception()
             with self._count:
+                self._refused_bytes = 0 if error is None else len(payload)
                 self.trouble = "" if error is None else f"the journal cannot be written: {error}"
                 if error is None:
                     self.acknowledged += spans
@@ -54,6 +57,11 @@ class Spool:
 
         done.add_done_callback(count)
         return done
+
+    def try_again(self) -> Future[None]:
+        """A future that is done when it is known whether the disk takes again what it refused, though nobody sends: as
+        many bytes, which hold no record, are written to it. It raises OSError when it does not."""
+        return self.take(b"\n" * min(self._refused_bytes, _TRIED_BYTES), 0)
 
     def refuse(self, spans: int, untraced: int = 0, reason: str = "") -> None:
         """Count spans that were not taken; of those whose trace is not known, no run says that it lacks them."""
