@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from arttrace.collector.otlp import grpc_server
+from arttrace.collector.otlp import grpc_server, receiver
 from arttrace.collector.otlp.receiver import TraceReceiver
 from arttrace.collector.otlp.request_bodies import Budget
 from arttrace.collector.spool import Spool
@@ -137,6 +137,23 @@ def test_a_damaged_log_record_is_refused_alone(spool: Spool) -> None:
     partial = ExportLogsServiceResponse.FromString(answer).partial_success
     assert (partial.rejected_log_records, spool.acknowledged, spool.refused) == (1, 1, 1)
     assert partial.error_message.startswith("a log record, or what it stands in, holds text that is no UTF-8")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("of ours"), OSError(28, "No space left on device")])
+def test_what_fails_in_the_collector_is_to_be_sent_again(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    with serving(spool) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.unary_unary(METHOD)
+        with monkeypatch.context() as patch:
+            patch.setattr(receiver, "encode_otlp", fails)
+            with pytest.raises(grpc.RpcError) as refused:
+                method(request(), timeout=60)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+        assert method(request(), timeout=60) == b""
 
 
 def test_a_stalled_upload_ends(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,8 @@ class _Export:
             _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except OSError as error:
             _abort(context, grpc.StatusCode.UNAVAILABLE, f"the journal cannot be written: {error.strerror or error}")
+        except Exception as error:  # noqa: BLE001 - a fault of ours, of which gRPC would say that nothing is to be sent again
+            _abort(context, grpc.StatusCode.UNAVAILABLE, f"the collector failed: {type(error).__name__}")
         finally:
             self._budget.give_back(taken)
 
