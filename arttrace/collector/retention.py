@@ -28,8 +28,9 @@ class Retention:
             try:
                 with open_store(self._data) as store:
                     done = apply(store, wished(self._data) if self._limits == Limits() else self._limits)
-            except ArttraceError as error:
-                self._say(f"retention: {error.message}; tried again in an hour")
+            except (ArttraceError, OSError) as error:
+                why = error.message if isinstance(error, ArttraceError) else error
+                self._say(f"retention: {why}; tried again in an hour")
                 continue
             if done is not None:
                 self._say(described(done))

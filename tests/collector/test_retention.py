@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import time
@@ -134,6 +135,23 @@ def test_the_owner_is_asked_and_trouble_is_said(data: DataDir) -> None:
     collecting = Retention(data, Limits(age_ns=_DAY_NS), said.put, every_s=0.01)
     assert "tried again in an hour" in said.get(timeout=60)
     collecting.close()
+
+
+def test_a_directory_that_cannot_be_written_for_a_while_is_looked_at_again(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: queue.Queue[str] = queue.Queue()
+
+    def read_only(*_: object) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.EROFS, "Read-only file system", str(data.root))
+
+    monkeypatch.setattr("arttrace.collector.retention.open_store", read_only)
+    collecting = Retention(data, Limits(age_ns=_DAY_NS), said.put, every_s=0.01)
+    first, second = said.get(timeout=60), said.get(timeout=60)
+    collecting.close()
+    assert first.startswith("retention: [Errno 30] Read-only file system")
+    assert second.startswith("retention: 1 trajectory (")
 
 
 def test_without_a_collector_the_wish_of_the_program_holds_once_a_day(
