@@ -48,12 +48,21 @@ class _BufferedRun:
         self.verdicts: list[bool] = []  # whether it is kept: the first counts, and appending is atomic
 
 
+class _JoinedRun:
+    """How many model calls this process has written of a run. It is counted here, and not in the table of them: whoever
+    keeps the run meanwhile takes it out of that."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
 # No locks: a finalizer may give a reward, or end a run, on a thread that is in here.
 _buffered: dict[str, _BufferedRun] = {}
 _left_out: dict[str, None] = {}
-_joined: dict[str, int] = {}
-"""Runs that are not sampled and yet written, as other processes record parts of them; and the model calls of this one
-in each."""
+_joined: dict[str, _JoinedRun] = {}
+"""Runs that are not sampled and yet written, as other processes record parts of them."""
 _marks: dict[str, str] = {}
 """Files that child processes make of runs in which they record something, by the run's id."""
 _set: set[str] = set()
@@ -103,7 +112,7 @@ def join(trajectory_id: str) -> None:
     """Another process records a part of the run: if it is buffered, write it now, and say at its end that it was left
     out."""
     if trajectory_id in _buffered:
-        _joined[trajectory_id] = 0
+        _joined[trajectory_id] = _JoinedRun()
         _decide(trajectory_id, True)
 
 
@@ -203,8 +212,8 @@ class RunBuffer:
             return False
         run = _buffered.get(trajectory_id)
         if run is None:
-            if trajectory_id in _joined:
-                _joined[trajectory_id] += summary.is_call(record)
+            if (joined := _joined.get(trajectory_id)) is not None:
+                joined.calls += summary.is_call(record)
             if trajectory_id not in _left_out:
                 return False
             summary.dropped(calls=summary.is_call(record))
@@ -222,10 +231,10 @@ class RunBuffer:
         if _was_marked(trajectory_id):
             join(trajectory_id)
         left_out = _decide(trajectory_id, failed, self)
-        calls = _joined.pop(trajectory_id, None)
-        if calls is not None and not failed:
+        joined = _joined.pop(trajectory_id, None)
+        if joined is not None and not failed:
             self._write(encode_record(left_out_span(trajectory_id)))
-            summary.dropped(calls=calls)
+            summary.dropped(calls=joined.calls)
             left_out = True
         if left_out:
             self.left_out += 1
@@ -236,10 +245,10 @@ class RunBuffer:
         part = run.parts.pop(self, [])
         self._bytes -= sum(len(payload) for payload, _ in part)
         if run.verdicts[0]:
-            for payload, is_call in part:
+            for payload, _ in part:
                 self._write(payload)
-                if is_call and run.id in _joined:
-                    _joined[run.id] += 1
+            if (joined := _joined.get(run.id)) is not None:
+                joined.calls += sum(is_call for _, is_call in part)
         else:
             summary.dropped(calls=sum(is_call for _, is_call in part))
 
