@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from simulated_agent import T0, research_run
@@ -18,6 +19,7 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.store import AnyStore, RemoteStore, Store, open_store
+from arttrace.store.access.client import OwnerClient
 from arttrace.store.access.operations import OPERATIONS
 from arttrace.store.access.summary_pages import summary_pages
 from arttrace.store.server import api
@@ -171,3 +173,14 @@ def test_what_is_appended_again_is_not_new(store: AnyStore) -> None:
     assert store.append([*spans[:2], reward]) == 3
     assert store.append([*spans, reward]) == len(spans) - 2
     assert store.append([reward]) == 0
+
+
+@pytest.mark.parametrize("operation", ["append", "sql"])
+@pytest.mark.parametrize("headers", [{"content-encoding": "gzip"}, {"content-type": "text/html"}])
+def test_an_answer_of_somebody_in_between_is_said_to_be_unreadable(operation: str, headers: dict[str, str]) -> None:
+    """As of a proxy, or a page to log in at."""
+    client = OwnerClient("http://127.0.0.1:1", "token")
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(b"<html>"), headers=headers))
+    client._client = httpx.Client(base_url=client.url, transport=answer)
+    with pytest.raises(StoreError, match=client.url):
+        client.append(research_run("a")) if operation == "append" else client.request("sql", {"query": "SELECT 1"})

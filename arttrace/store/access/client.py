@@ -83,12 +83,14 @@ class OwnerClient:
         try:
             return operation.decode(self._post(f"/api/{name}", body, MSGPACK))
         except msgspec.DecodeError as error:
-            why = f"what {self.url} answers to {name} cannot be read: {error}"
-            raise StoreError(why, self._with_versions(None)) from error
+            raise self._unreadable(name, error) from error
         except StoreError as error:
             if isinstance(error, NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone)):
                 raise type(error)(error.message, self._with_versions(error.hint)) from error
             raise
+
+    def _unreadable(self, name: str, error: msgspec.DecodeError) -> StoreError:
+        return StoreError(f"what {self.url} answers to {name} cannot be read: {error}", self._with_versions(None))
 
     def _with_versions(self, hint: str | None) -> str | None:
         """The hint, with the owner's version if it differs."""
@@ -104,7 +106,10 @@ class OwnerClient:
     def append(self, records: Sequence[Record]) -> int:
         """Return once the records are in the owner's store: how many were new to it."""
         answers = (self._post("/api/records", body, JSON_LINES) for body in _chunks(records))
-        replies = (msgspec.msgpack.decode(answer, type=_AppendReply) for answer in answers)
+        try:
+            replies = [msgspec.msgpack.decode(answer, type=_AppendReply) for answer in answers]
+        except msgspec.DecodeError as error:
+            raise self._unreadable("append", error) from error
         return sum(reply.records if reply.new is None else reply.new for reply in replies)
 
     def directory(self) -> str:
@@ -131,7 +136,7 @@ class OwnerClient:
             # httpx's response is in a cycle: what it keeps of its content stays in memory until cycles are looked for.
             with self._client.stream(method, path, **content) as answer:
                 said = b"".join(answer.iter_bytes())
-        except (httpx.TransportError, httpx.InvalidURL, OSError) as error:
+        except (httpx.RequestError, httpx.InvalidURL, OSError) as error:
             raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
         except RuntimeError as error:
             if not self._client.is_closed:
