@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from simulated_agent import Run, research_run
 
@@ -56,6 +57,12 @@ def test_by_entry_joins_what_was_recorded_under_several_names() -> None:
     assert {keys[id] for id in "abcde"} == {'shop.agent:answer {"question":"why?"}'}
     assert (keys["f"], keys["g"]) == ('agent:other {"question":"why?"}', "mine")
     assert keys["h"] == 'shop.agent:answer {"question":"how?"}'
+
+
+@pytest.mark.parametrize("said", [["a"], {"run": "a"}, 1, None, "gone", "b"])
+def test_metadata_that_names_no_replayed_run_joins_nothing(said: object) -> None:
+    a, b = (_run(id, entry="m:f", entry_name="m:f", arguments=id, metadata={"replay_of": said}) for id in "ab")
+    assert keys_by("entry", [msgspec.structs.replace(a, metadata={}), b]) == {"a": 'm:f "a"', "b": 'm:f "b"'}
 
 
 def test_by_entry_takes_modules_of_packages_for_the_names_of_older_records() -> None:

@@ -12,6 +12,7 @@ import msgspec
 from arttrace.records.group import Group, is_new_key
 from arttrace.records.message import canonical_json
 from arttrace.records.trajectory import Trajectory
+from arttrace.trajectories.decoding.attribute_values import text
 
 REPLAY_OF = "replay_of"
 """Under this name the metadata of a replayed run has the recorded run's id."""
@@ -155,13 +156,13 @@ class _Entry(msgspec.Struct, frozen=True):
     source: str
     name: str
     arguments: str | None
-    replay_of: Any
+    replay_of: str | None
 
     @classmethod
     def of(cls, run: Trajectory) -> _Entry:
         named = (None if REPLAY_OF in run.metadata else run.group) or run.scenario
         arguments = None if named else _in_key(run.arguments)
-        return cls(run.id, named, run.entry, run.entry_name, arguments, run.metadata.get(REPLAY_OF))
+        return cls(run.id, named, run.entry, run.entry_name, arguments, text(run.metadata.get(REPLAY_OF)))
 
     def key(self, names: Iterable[str]) -> str | None:
         return self.named or _key_by_arguments(
@@ -203,7 +204,7 @@ def _shown(value: Any) -> str | None:
     """A value as a key: text as it is, else JSON; of a long one the beginning and a hash."""
     if value is None or value == "" or _is_redacted(value):
         return None
-    text = value if isinstance(value, str) else canonical_json(_without_addresses(value)).decode()
-    if len(text) <= _READABLE:
-        return text
-    return f"{text[: _READABLE - 20]}... #{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+    key = value if isinstance(value, str) else canonical_json(_without_addresses(value)).decode()
+    if len(key) <= _READABLE:
+        return key
+    return f"{key[: _READABLE - 20]}... #{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
