@@ -69,6 +69,20 @@ def tool(name: str, **properties: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
+def test_tools_with_integers_that_no_parquet_column_holds_are_counted(tmp_path: Path) -> None:
+    """The largest of 64 bits without a sign stands in the schemas of some languages."""
+    data = DataDir(tmp_path / ".arttrace")
+    for at, most in enumerate((2**64 - 1, 2**63 - 1)):
+        tools = [{"type": "function", "function": {"name": "a", "parameters": {"maximum": most}}}]
+        run = Run(f"r{at}", scenario="s")
+        run.chat("m", [message("user", "q")], message("assistant", "a"), at=10, TOOL_DEFINITIONS=json.dumps(tools))
+        store_one(data, run)
+    said = write_dataset(data, tmp_path / "x.parquet", "verl-sft")
+    assert "1 conversation left out: tool definitions with integers beyond 64 bits" in said
+    [row] = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    assert row["tools"][0]["function"]["parameters"] == {"maximum": 2**63 - 1}
+
+
 def test_tools_that_parquet_would_fill_with_nulls_are_counted(tmp_path: Path) -> None:
     data = DataDir(tmp_path / ".arttrace")
     for at, tools in enumerate(([tool("a", x="string")], [tool("a", x="string"), tool("b", y="string")], [])):

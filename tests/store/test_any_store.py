@@ -15,9 +15,11 @@ import msgspec
 import pytest
 from simulated_agent import T0, research_run
 
+from arttrace.records import semconv
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
+from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, RemoteStore, Store, open_store
 from arttrace.store.access.client import OwnerClient
 from arttrace.store.access.operations import OPERATIONS
@@ -184,3 +186,28 @@ def test_an_answer_of_somebody_in_between_is_said_to_be_unreadable(operation: st
     client._client = httpx.Client(base_url=client.url, transport=answer)
     with pytest.raises(StoreError, match=client.url):
         client.append(research_run("a")) if operation == "append" else client.request("sql", {"query": "SELECT 1"})
+
+
+def test_integers_of_any_size_are_what_they_were(store: AnyStore) -> None:
+    """A factorial is one, and the maximum in the schema of a tool."""
+    large, least = 2**64, -(2**63) - 1
+    about = msgspec.json.encode({"n": [large, least, 2**64 - 1]}).decode()
+    parts = [{"type": "tool_call_response", "id": "1", "response": {"n": large}}, {"type": "odd", "n": least}]
+    run = {semconv.OPERATION_NAME: "invoke_agent", semconv.TRAJECTORY_ID: "a", semconv.ENTRY: "m:f"}
+    call = {semconv.OPERATION_NAME: "chat", semconv.TRAJECTORY_ID: "a"}
+    said = {semconv.ENTRY_ARGUMENTS: about, semconv.ENTRY_RESULT: str(large), semconv.METADATA: about}
+    asked = {
+        semconv.INPUT_MESSAGES: [{"role": "tool", "parts": parts}],
+        semconv.TOOL_DEFINITIONS: f'[{{"type":"function","maximum":{large}}}]',
+    }
+    spans = [
+        SpanRow("1" * 32, "2" * 16, "f", T0, T0 + 9, attributes=run | said),
+        SpanRow("1" * 32, "3" * 16, "chat", T0 + 1, T0 + 5, parent_span_id="2" * 16, attributes=call | asked),
+    ]
+    assert store.append(spans) == 2
+    assert sorted(store.spans("a"), key=lambda span: span.start_ns) == spans
+    [expected] = build_trajectories(spans)
+    assert (expected.result, expected.arguments) == (large, {"n": [large, least, 2**64 - 1]})
+    assert store.trajectory("a") == expected
+    assert store.trajectories() == [expected]
+    assert [one.metadata for one in store.summaries()] == [{"n": [large, least, 2**64 - 1]}]

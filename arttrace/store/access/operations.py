@@ -129,6 +129,25 @@ def _untagged(code: int, data: memoryview) -> Any:
 _rows = msgspec.msgpack.Decoder(ext_hook=_untagged)
 
 
+def _to_msgpack(value: Any) -> bytes:
+    """What a method returns, in which an integer of whatever size may stand where a user's value does."""
+    try:
+        return msgspec.msgpack.encode(value, enc_hook=plain)
+    except OverflowError:
+        return msgspec.msgpack.encode(_large_tagged(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=plain)))
+
+
+def _large_tagged(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _large_tagged(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_large_tagged(item) for item in value]
+        case int():
+            return _tagged(value)
+    return value
+
+
 def _encode_table(table: tuple[list[str], list[tuple[Any, ...]]]) -> bytes:
     columns, rows = table
     return msgspec.msgpack.encode((columns, [[_tagged(value) for value in row] for row in rows]))
@@ -158,18 +177,15 @@ def _codec(name: str, result: Any) -> tuple[Callable[[Any], bytes], Callable[[by
     if name == "sql":
         return _encode_table, _decode_table
     if result == Trajectory:
-        packed = msgspec.msgpack.Decoder(_Packed)
-        return (
-            lambda one: msgspec.msgpack.encode(_pack(one), enc_hook=plain),
-            lambda data: _unpack(packed.decode(data)),
-        )
+        packed = msgspec.msgpack.Decoder(_Packed, ext_hook=_untagged)
+        return lambda one: _to_msgpack(_pack(one)), lambda data: _unpack(packed.decode(data))
     if result == list[Trajectory]:
-        several = msgspec.msgpack.Decoder(list[_Packed])
+        several = msgspec.msgpack.Decoder(list[_Packed], ext_hook=_untagged)
         return (
-            lambda many: msgspec.msgpack.encode([_pack(one) for one in many], enc_hook=plain),
+            lambda many: _to_msgpack([_pack(one) for one in many]),
             lambda data: [_unpack(one) for one in several.decode(data)],
         )
-    return msgspec.msgpack.encode, msgspec.msgpack.Decoder(result).decode
+    return _to_msgpack, msgspec.msgpack.Decoder(result, ext_hook=_untagged).decode
 
 
 OPERATIONS: dict[str, Operation] = {name: _operation(name) for name in OPERATION_NAMES}

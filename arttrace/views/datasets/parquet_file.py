@@ -12,6 +12,7 @@ from arttrace.formats.datasets.forms import Form, Row, Unsuitable
 from arttrace.store.bounded_parts import batched
 
 _ROWS_OF_GROUP, _BYTES_OF_GROUP, _ROWS_AT_ONCE = 1000, 4 << 20, 100
+_LARGE = "tool definitions with integers beyond 64 bits, which a Parquet column does not hold"
 _TOOLS = "tool definitions that differ in shape from those of the first rows, which a Parquet column does not hold"
 
 _CALL = pa.struct(
@@ -84,6 +85,8 @@ class ParquetFile:
             type = self._tools or (pa.array([tools]).type if self._writer is None else None)
             if type is None or pa.array([tools], type).to_pylist() != [tools]:
                 return False
+        except OverflowError:
+            raise Unsuitable(_LARGE) from None
         except (pa.ArrowException, TypeError, ValueError):
             return False
         self._tools = type
