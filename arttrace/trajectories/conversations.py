@@ -12,6 +12,7 @@ from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import MessageNode, Trajectory
 from arttrace.records.values.finish_reasons import BROKEN, CUT_SHORT
+from arttrace.trajectories.decoding.attribute_values import from_json
 
 ChatMessage = dict[str, Any]
 """One message as chat templates take it: role, content, and tool_calls, tool_call_id, name, reasoning_content."""
@@ -205,10 +206,7 @@ def chat_message(message: Message) -> ChatMessage:
 
 
 def _object(arguments: str) -> Any:
-    try:
-        found = json.loads(arguments or "{}")
-    except ValueError:
-        return arguments
+    found = from_json(arguments or "{}")
     return arguments if found is None else found
 
 
