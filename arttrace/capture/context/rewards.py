@@ -1,13 +1,15 @@
 """Rewards from this process, for a run of its own or of another process.
 
-Which runs this process took part in is known by their ids, up to a bound, so that a reward of an unknown one can be
-warned of. It is kept all the same: the run may be another process's, or still come.
+Which runs this process took part in last is known by their ids, up to a bound, so that a reward of an unknown one can
+be warned of, as long as none is forgotten. It is kept all the same: the run may be another process's, or still come.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections import OrderedDict
 
 from arttrace.capture.base.guard import logger
 from arttrace.capture.base.ids import random_hex
@@ -17,20 +19,26 @@ from arttrace.records.reward import Reward
 
 _MAX_KNOWN_RUNS = 100_000
 
-_known_runs: dict[str, str] = {}
+# No lock: a finalizer may begin a run on a thread that is in here.
+_known_runs: OrderedDict[str, str] = OrderedDict()
+_forgotten = False
 _warned = False
 
 
 def note_run(trajectory_id: str, given_to: str = "") -> None:
     """This process takes part in a run, `given_to` is where a receiver of its rewards finds it (records/reward.py)."""
-    if len(_known_runs) <= _MAX_KNOWN_RUNS:
-        _known_runs.setdefault(trajectory_id, given_to)
+    global _forgotten
+    _known_runs.setdefault(trajectory_id, given_to)
+    if len(_known_runs) > _MAX_KNOWN_RUNS:
+        _forgotten = True
+        with contextlib.suppress(KeyError):
+            _known_runs.popitem(last=False)
 
 
 def warn_unknown_run(trajectory_id: str) -> None:
     """Log, once, that no run of this id is known in this process."""
     global _warned
-    if not _warned and trajectory_id not in _known_runs and len(_known_runs) <= _MAX_KNOWN_RUNS:
+    if not (_warned or _forgotten) and trajectory_id not in _known_runs:
         _warned = True
         logger.warning(
             "arttrace: no run %.100r is known in this process: its reward is kept until the run comes, and "
