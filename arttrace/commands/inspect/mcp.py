@@ -18,6 +18,7 @@ from rich.console import Console
 from arttrace.commands.shared.options import store_option
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary, open_store
+from arttrace.store.access.sql import named_rows
 from arttrace.store.rows.view_definition import as_markdown
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.errors import ArttraceError
@@ -147,7 +148,7 @@ def server(data: DataDir) -> MCPServer[Any]:
         def asked(store: AnyStore) -> str:
             columns, rows = store.sql(query)
             more = [] if len(rows) <= _MAX_ROWS else [{"left_out": len(rows) - _MAX_ROWS}]
-            return _json([*_named(columns, rows[:_MAX_ROWS]), *more])
+            return _json([*named_rows(columns, rows[:_MAX_ROWS]), *more])
 
         return reading(asked)
 
@@ -170,10 +171,6 @@ def _row(run: TrajectorySummary) -> dict[str, Any]:
         "tags": list(run.tags),
         "metadata": run.metadata,
     }
-
-
-def _named(columns: Any, rows: Any) -> list[dict[str, Any]]:
-    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _json(value: Any) -> str:

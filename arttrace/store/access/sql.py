@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -45,6 +46,15 @@ def query_pages(connection: duckdb.DuckDBPyConnection, query: str, rows: int) ->
     """The rows, so many at a time, as DuckDB finds them. Raises StoreError as run_query does."""
     with _only_reading(connection, query):
         yield from _columns_and_pages(connection, query, rows)[1]
+
+
+def named_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The rows by the names of their columns; of two with one name, as a JOIN gives them, the second is `NAME_1`."""
+    names: dict[str, None] = {}
+    for column in columns:
+        others = (f"{column}_{number}" for number in count(1))
+        names[column if column not in names else next(name for name in others if name not in {*names, *columns})] = None
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from arttrace.records.values.tokens import TokenIds, plain
 from arttrace.store import Store
 from arttrace.store.access.client import JSON_LINES, MSGPACK, Failure
 from arttrace.store.access.operations import OPERATIONS, Operation
+from arttrace.store.access.sql import named_rows
 from arttrace.store.server.limits import RequestLimits
 from arttrace.store.server.responses import JSON, RequestRefused
 from arttrace.store.server.timeouts import BodyReader
@@ -114,7 +115,7 @@ def _run(accept: str, operation: Operation, arguments: msgspec.Struct, store: St
         columns, rows = result
         if ARROW in accept:
             return Response(_arrow(columns, rows), media_type=ARROW)
-        result = [dict(zip(columns, row, strict=True)) for row in rows]
+        result = named_rows(columns, rows)
     return Response(msgspec.json.encode(result, enc_hook=_text), media_type=JSON)
 
 
