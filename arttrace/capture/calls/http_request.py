@@ -147,7 +147,8 @@ class OpenHttpRequest:
         received = size if isinstance(size, int) else self._received
         self.response_size = None
         kind = None if error is None or ending in ("closed", "cancelled") else describe_error(error)[0]
-        self._scope.recorder.submit(lambda: self._record(end_ns, ending, received, kind))
+        weight = len(self._request_body) + len(self._body)
+        self._scope.recorder.submit(lambda: self._record(end_ns, ending, received, kind), weight)
 
     def _record(self, end_ns: int, ending: Ending, received: int, error: str | None) -> None:
         scope, url = self._scope, str(self._url)

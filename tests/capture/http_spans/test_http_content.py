@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import requests
 from http_site import BODY, Site, http_spans, in_tool
 
 import arttrace
-from arttrace.capture.base.settings import Settings
+from arttrace.capture.base.settings import MAX_WAITING_BYTES, Settings
 from arttrace.capture.calls.http_content import MAX_BYTES, body_json
+from arttrace.capture.export import lifecycle
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 
@@ -111,6 +113,20 @@ def test_a_body_whose_last_character_is_no_utf_8_is_no_text_unless_it_is_cut_the
     assert body_json(body, "multipart/form-data; boundary=b" if body.startswith(b"--") else "text/plain") == kept
     shown, is_cut = body_json(b"x" * (MAX_BYTES - 1) + "é".encode(), "text/plain")
     assert (is_cut, shown is None) == (True, False)
+
+
+def test_bodies_are_bounded_while_a_disk_hangs(
+    site: Site, spans: Spans, on: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    arttrace.init(project="test", dir=tmp_path / "data", http_spans=["bodies"])
+    disk = threading.Event()
+    lifecycle.recorder().submit(lambda: disk.wait(60) and None, weight=MAX_WAITING_BYTES - 3 * len(BODY))
+    for body in (b"x", b"x" * 4 * len(BODY)):
+        in_tool(lambda body=body: httpx.post(f"{site.url}/found", content=body))  # type: ignore[misc]
+    disk.set()
+    (request,) = http_spans(spans())
+    assert request.attributes[semconv.HTTP_REQUEST_SIZE] == 1
 
 
 def test_redacted_keeps_the_names_of_headers_and_the_length_of_a_body(
