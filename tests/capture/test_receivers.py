@@ -25,8 +25,6 @@ from arttrace.capture.base.settings import Settings
 from arttrace.capture.export.recorder import Recorder
 from arttrace.capture.export.shipping import forwarding
 from arttrace.capture.export.shipping.forwarding import waiting
-from arttrace.capture.export.shipping.otlp import encode_request
-from arttrace.capture.export.shipping.otlp_client import read_answer
 from arttrace.records.record import decode_record
 from arttrace.records.span import SpanRow
 from arttrace.system.journal import list_segments, read_segment
@@ -492,17 +490,3 @@ def test_what_the_page_says_of_a_receiver_leads_where_its_own_documentation_does
     assert told == []
     assert (receiver.target().geturl(), receiver.headers) == _PRESETS[name]
     assert receiver.compression == "gzip"
-
-
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        ("application/x-protobuf", encode_request([SpanRow("1" * 32, "2" * 16, "it", 1, 2, resource={"a": "b"})])),
-        ("application/json", b"[" * 100_000),
-    ],
-)
-def test_an_answer_that_says_something_else_is_what_its_status_says(kind: str, body: bytes) -> None:
-    """As of a server that gives back what it is sent."""
-    answer = read_answer(200, {"content-type": kind}, body)
-    assert (answer.taken, answer.rejected) == (True, 0)
-    assert not read_answer(400, {"content-type": kind}, body).taken

@@ -181,23 +181,6 @@ def test_a_reward_for_a_run_that_nobody_knows_is_kept_and_told_once(
     ]
 
 
-def test_of_many_runs_the_last_are_known(
-    records: Callable[[], list[Record]], caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(known_runs, "_warned", False)
-    monkeypatch.setattr(known_runs, "_forgotten", False)
-    monkeypatch.setattr(known_runs, "_known_runs", known_runs._known_runs.copy())
-    monkeypatch.setattr(known_runs, "_MAX_KNOWN_RUNS", len(known_runs._known_runs) + 10)
-    for number in range(200):
-        known_runs.note_run(f"run-{number}", f"trace-{number}")
-    for number in (0, 199):
-        arttrace.reward(1, trajectory_id=f"run-{number}")
-    rewards = [record for record in records() if isinstance(record, Reward)]
-    assert [reward.given_to for reward in rewards] == ["", "trace-199"], "where a receiver of scores finds the run"
-    assert len(known_runs._known_runs) <= known_runs._MAX_KNOWN_RUNS
-    assert not caplog.records, "nobody knows whether it was one of the first"
-
-
 def test_calls_that_wait_for_a_disk_that_hangs_are_bounded_and_counted(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,6 @@ from spool import finished_spans
 
 from arttrace.capture.export import sampling
 from arttrace.records import semconv
-from arttrace.records.record import Record
-from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
@@ -240,22 +238,3 @@ with arttrace.trajectory(name="agent", trajectory_id="held"):
     program("job(0)\njob(1)\n" + text, sample="0.5", code=-signal.SIGKILL)
     assert not sampling.is_sampled("held", 0.5)
     assert {run.id for run in build_trajectories(finished_spans(tmp_path / "data"))} == {"run-1"}
-
-
-def test_a_run_that_is_kept_while_a_call_of_it_is_counted_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reward is given by the user's thread, calls are counted by the recorder's."""
-    written: list[bytes] = []
-    buffer = sampling.RunBuffer(lambda job: job(), written.append)
-    is_call = sampling.summary.is_call
-
-    def rewarded_meanwhile(record: Record) -> bool:
-        sampling.keep("run")
-        return is_call(record)
-
-    sampling.begin("run", "agent", 0, tags=(), metadata={})
-    sampling.join("run")
-    monkeypatch.setattr(sampling.summary, "is_call", rewarded_meanwhile)
-    call = {semconv.TRAJECTORY_ID: "run", semconv.OPERATION_NAME: semconv.OPERATION_CHAT}
-    assert not buffer.takes(SpanRow("1" * 32, "2" * 16, "chat", 1, 2, attributes=call), b"a call")
-    buffer.root_ended("run", failed=False)
-    assert (written, buffer.left_out) == ([], 0)

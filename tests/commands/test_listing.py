@@ -332,13 +332,6 @@ def test_errors_name_the_hint(root: Path, tmp_path: Path) -> None:
         run(tmp_path / "empty", "ls")
 
 
-def test_columns_of_one_name_are_all_in_the_json_of_a_query(root: Path) -> None:
-    query = "SELECT a.id, b.id, 1 AS id_1, 2 AS n FROM trajectories a JOIN trajectories b ON b.id = a.id LIMIT 1"
-    [row] = json.loads(run(root, "sql", "--json", query).output)
-    assert list(row) == ["id", "id_2", "id_1", "n"]
-    assert row["id"] == row["id_2"]
-
-
 def test_sql(root: Path) -> None:
     output = run(root, "sql", "SELECT id, calls FROM trajectories ORDER BY id").output
     assert [line.split() for line in output.splitlines() if "-run" in line] == [["first-run", "7"], ["other-run", "7"]]

@@ -1,0 +1,22 @@
+"""The columns of a query in JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+from simulated_agent import research_run
+
+from arttrace.commands import cli
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+
+
+def test_columns_of_one_name_are_all_in_the_json_of_a_query(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("run"))
+    query = "SELECT a.id, b.id, 1 AS id_1, 2 AS n FROM trajectories a JOIN trajectories b ON b.id = a.id"
+    done = CliRunner().invoke(cli, ["sql", "--dir", str(tmp_path), "--json", query])
+    [row] = json.loads(done.output)
+    assert list(row.items()) == [("id", "run"), ("id_2", "run"), ("id_1", 1), ("n", 2)]
