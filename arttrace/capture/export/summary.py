@@ -34,6 +34,8 @@ BY_NONE = "no setting captures them: they are in another protocol than OpenAI's 
 BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
 _LATER = "no setting captures them: their answers come later, by other requests"
 BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
+_UNREAD = "no setting captures them: arttrace does not read this API"
+_BY_MEDIA = "no setting captures them: what is said comes by another connection"
 _BY_THE_SERVICE = "no setting captures them: the service runs the agent, and calls the model itself"
 _ELSEWHERE = "other addresses"
 # Model APIs that are neither OpenAI's nor Anthropic's: Gemini, Ollama, Cohere, Bedrock.
@@ -42,14 +44,32 @@ _OTHERS = re.compile(
     r"|/model/[^/]+/(invoke|converse)[a-z-]*",
     re.IGNORECASE,
 )
-# OpenAI's (at Azure too) and Anthropic's batches, and the runs of OpenAI's assistants: not other people's batches.
-_ANSWERED_LATER = re.compile(r"/(v1|openai)(/messages)?/batches$|/(v1|openai)/threads(/[^/]+)?/runs$")
-# Agents that OpenAI or Anthropic runs; a path as of the latter may be anybody's.
-_OF_AN_AGENT = re.compile(
-    r"/(v1|openai)/agents/(sessions(/[^/]+/events)?|automations/[^/]+/invocations)$"
-    r"|anthropic\.com/v1/sessions/[^/]+/events$"
+_OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # OpenAI's (at Azure too) and Anthropic's batches, the runs of OpenAI's assistants and evaluations, and Anthropic's
+    # dreams: not other people's.
+    (
+        re.compile(
+            r"/(v1|openai)(/messages)?/batches$|/(v1|openai)/threads(/[^/]+)?/runs$|/(v1|openai)/evals/[^/]+/runs$"
+            r"|anthropic\.com/v1/dreams$"
+        ),
+        _LATER,
+    ),
+    # Agents that OpenAI or Anthropic runs; a path as of the latter may be anybody's.
+    (
+        re.compile(
+            r"/(v1|openai)/agents/(sessions(/[^/]+/events)?|automations/[^/]+/invocations)$"
+            r"|anthropic\.com/v1/(sessions(/[^/]+/events)?|deployments/[^/]+/run)$"
+        ),
+        _BY_THE_SERVICE,
+    ),
+    (re.compile(r"/(v1|openai)/(decisions|responses/compact)$"), _UNREAD),
+    (
+        re.compile(r"/(v1|openai)/(live/sessions(/[^/]+/(accept|fork))?|realtime/calls(/[^/]+/accept)?)$"),
+        _BY_MEDIA,
+    ),
 )
-_ID = re.compile(r"/(threads|sessions|automations)/[^/]+(?=/)")  # each has one of its own
+"""What asks a model and is in no protocol that is read: by host and path, with why."""
+_ID = re.compile(r"/(threads|evals|sessions|automations|deployments|calls)/[^/]+(?=/)")  # each has one of its own
 _SOCKETS = re.compile(r"/(v1|openai)((/.*)?/(realtime|responses)|/live)\b|bidigeneratecontent", re.IGNORECASE)
 _CALLS = (
     semconv.OPERATION_CHAT,
@@ -139,10 +159,10 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
 def passed(host: str | None, path: str, why: str) -> str | None:
     """A POST went out that no call was recorded of, and what the line names it by; None for one to no model API. `why`
     is one of those above; by a setting only what is in a protocol that is read is captured."""
-    if why == BY_NONE and _ANSWERED_LATER.search(path):
-        why, path = _LATER, _ID.sub(r"/\1/*", path)
-    elif why == BY_NONE and _OF_AN_AGENT.search(f"{host or ''}{path}"):
-        why, path = _BY_THE_SERVICE, _ID.sub(r"/\1/*", path)
+    address = f"{host or ''}{path}"
+    named = next((why for paths, why in _OTHER_WAYS if paths.search(address)), None) if why == BY_NONE else None
+    if named is not None:
+        why, path = named, _ID.sub(r"/\1/*", path)
     elif why == BY_A_SOCKET:
         if not _SOCKETS.search(path):
             return None
