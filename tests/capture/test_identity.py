@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -132,6 +133,6 @@ def test_what_the_threading_module_refuses_to_start_it_refuses_as_ever(spans: Sp
             with pytest.raises(TypeError) as ours:
                 _thread.start_new_thread(*wrong)  # type: ignore[call-overload]
             with pytest.raises(TypeError) as pythons:
-                threading._start_new_thread(*wrong)  # type: ignore[attr-defined]
+                inspect.unwrap(_thread.start_new_thread)(*wrong)  # type: ignore[call-overload]
             assert str(ours.value) == str(pythons.value)
     assert [span.name for span in spans()] == ["invoke_agent run"]

@@ -28,9 +28,8 @@ def python(program: str, directory: Path, *arguments: str, **environment: str) -
     env = {**os.environ, "ARTTRACE_DIR": str(directory), "OPENAI_API_KEY": "sk-test-0123456789", **environment}
     script = directory.parent / "program.py"
     script.write_text(textwrap.dedent(program))
-    return subprocess.Popen(
-        [sys.executable, str(script), *arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", str(script), *arguments]  # of a fork
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
