@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -157,6 +158,44 @@ def test_a_plain_client_sees_no_difference_and_its_calls_are_recorded(
     refused = seen(client, "http://127.0.0.1:9/v1/chat/completions", "m", False, False)
     assert isinstance(refused, type)
     assert spans()[-1].attributes[semconv.ERROR_TYPE].endswith(refused.__name__)
+
+
+class FromAFile(requests.adapters.BaseAdapter):
+    """Answers from what is no response of urllib3's, as adapters for files, tests and other transports do."""
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        answer = requests.Response()
+        answer.status_code, answer.request, answer.url = 200, request, request.url or ""
+        answer.headers["content-type"] = "application/json"
+        said = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
+        answer.raw = io.BytesIO(json.dumps({"id": "c1", "model": "m", "choices": [said]}).encode())
+        return answer
+
+    def close(self) -> None: ...
+
+
+READINGS: dict[str, Callable[[requests.Response], Any]] = {
+    "content": lambda answer: answer.content,
+    "pieces": lambda answer: b"".join(answer.iter_content(7)),
+    "lines of the file": lambda answer: list(answer.raw),
+    "the file": lambda answer: (answer.raw.read(3), answer.raw.read()),
+    "into a buffer": lambda answer: (answer.raw.readinto(bytearray(4096)), answer.raw.readinto(bytearray(4096))),
+}
+
+
+@pytest.mark.parametrize("how", READINGS)
+def test_what_requests_reads_from_a_file_is_read_and_recorded_as_well(how: str, spans: Spans) -> None:
+    def ask() -> Any:
+        with requests.Session() as session:
+            session.mount("http://", FromAFile())
+            answer = session.post("http://h/v1/chat/completions", json=body("m", False), stream=True)
+            return READINGS[how](answer)
+
+    with arttrace.no_capture():
+        bare = ask()
+    assert ask() == bare
+    (call,) = spans()
+    assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT
 
 
 def test_nothing_is_recorded_of_other_paths_nor_where_it_is_not_switched_on(

@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -229,7 +230,7 @@ SHELLS = {
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
     "patches.http_spans": "_begin _answered",
-    "patches.requests_aiohttp": "_begin_aiohttp _begin_requests",
+    "patches.requests_aiohttp": "_begin_aiohttp _begin_requests TappedRaw.stream TappedRaw._tapped",
     "calls.routing": "apply",
     "patches.threads": "in_flow",
     "context.flow": "current_flow set_flow",
@@ -435,7 +436,7 @@ def test_calls_while_the_interpreter_ends_are_as_without_us(server: ChatServer, 
         return done.returncode, done.stdout, done.stderr.strip().rpartition("\n")[2]
 
     bare = end("without")
-    assert bare[0] == 3
+    assert bare[0] in (3, -signal.SIGSEGV)  # Python 3.13.0 fails by itself where a stream is collected so late
     assert bare[1].splitlines()[:3] == ["c1", "answer 0 to before", "answer 0 to at exit"]
     assert end("with") == bare
 

@@ -39,9 +39,9 @@ def functions(package: ModuleType) -> dict[str, FunctionType]:
 def _functions_of(value: Any) -> Iterator[FunctionType]:
     if isinstance(value, property):
         value = value.fget
-    value = (
-        inspect.unwrap(getattr(value, "__func__", value)) if callable(value) or hasattr(value, "__func__") else value
-    )
+    value = getattr(value, "__func__", value)
+    if callable(value) and not isinstance(value, type):  # a proxy's class has a `__wrapped__` for its objects
+        value = inspect.unwrap(value)
     if isinstance(value, FunctionType):
         if value.__code__.co_filename.endswith(".py"):  # not one that dataclasses generated
             yield value

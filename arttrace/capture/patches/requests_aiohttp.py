@@ -110,14 +110,24 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 class TappedRaw(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """urllib3's response, with every way to read it tapped; what reads it inside reads the response itself."""
+    """What a response of requests is read from, with every way to read it tapped; what reads it inside reads it itself.
+
+    Mostly urllib3's response. Adapters of other transports give any file, which takes fewer arguments and has no
+    `stream`: requests looks for it.
+    """
 
     def __init__(self, raw: Any, call: Tapped, attempt: Any) -> None:
         super().__init__(raw)
         self._self_tap = Tap(raw, call, attempt)
 
-    def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
-        return self._tapped(self.__wrapped__.stream(amt, decode_content), decode_content)
+    @property
+    def stream(self) -> Callable[..., Iterator[bytes]]:
+        stream = self.__wrapped__.stream
+
+        def tapped(amt: int | None = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
+            return self._tapped(stream(amt, decode_content), decode_content)
+
+        return tapped
 
     def read_chunked(self, amt: int | None = None, decode_content: bool | None = None) -> Iterator[bytes]:
         return self._tapped(self.__wrapped__.read_chunked(amt, decode_content), decode_content)
@@ -125,11 +135,11 @@ class TappedRaw(wrapt.ObjectProxy):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[bytes]:
         return self._tapped(iter(self.__wrapped__), True)
 
-    def read(self, amt: int | None = None, decode_content: bool | None = None, cache_content: bool = False) -> bytes:
-        return self._taken(lambda: self.__wrapped__.read(amt, decode_content, cache_content), amt, decode_content)
+    def read(self, amt: int | None = None, *more: Any, **named: Any) -> bytes:
+        return self._taken(self.__wrapped__.read, amt, more, named)
 
-    def read1(self, amt: int | None = None, decode_content: bool | None = None) -> bytes:
-        return self._taken(lambda: self.__wrapped__.read1(amt, decode_content), amt, decode_content)
+    def read1(self, amt: int | None = None, *more: Any, **named: Any) -> bytes:
+        return self._taken(self.__wrapped__.read1, amt, more, named)
 
     def readinto(self, buffer: Any) -> int:
         size: int = self.__wrapped__.readinto(buffer)
@@ -150,22 +160,26 @@ class TappedRaw(wrapt.ObjectProxy):  # type: ignore[type-arg]
         finally:
             self._self_tap._ended("closed")
 
-    def _taken(self, read: Callable[[], bytes], amt: int | None, decode_content: bool | None) -> bytes:
+    def _taken(
+        self, read: Callable[..., bytes], amt: int | None, more: tuple[Any, ...], named: dict[str, Any]
+    ) -> bytes:
         try:
-            data = read()
+            data = read(amt, *more, **named)
         except BaseException as error:
             self._self_tap._broken(error)
             raise
-        self._note(decode_content)
+        with _tapping:
+            self._note(more[0] if more else named.get("decode_content"))
         self._self_tap._take(data)
-        if amt is None or (amt and not data):
+        if amt is None or amt < 0 or (amt and not data):
             self._self_tap._ended("complete")
         return data
 
     def _tapped(self, chunks: Iterator[bytes], decode_content: bool | None) -> Iterator[bytes]:
         try:
             for chunk in chunks:
-                self._note(decode_content)
+                with _tapping:
+                    self._note(decode_content)
                 self._self_tap._take(chunk)
                 yield chunk
         except BaseException as error:
@@ -174,8 +188,8 @@ class TappedRaw(wrapt.ObjectProxy):  # type: ignore[type-arg]
         self._self_tap._ended("complete")
 
     def _note(self, decode_content: bool | None) -> None:
-        """Whether urllib3 undoes the body's encoding depends on how it is read."""
-        asked = self.__wrapped__.decode_content if decode_content is None else decode_content
+        """Whether urllib3 undoes the body's encoding depends on how it is read; of a file nobody does."""
+        asked = getattr(self.__wrapped__, "decode_content", False) if decode_content is None else decode_content
         self._self_tap._attempt.body_undone = bool(asked)
 
 
