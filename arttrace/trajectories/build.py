@@ -147,6 +147,7 @@ def _agents_and_calls(
     executions: dict[str, str | None] = {}
     decoded: dict[SpanKey, Call] = {}
     instructed: set[SpanKey] = set()
+    threaded: set[SpanKey] = set()
     requests: list[SpanKey] = []
     for key, span in spans.items():
         if semconv.EXECUTION_ID in span.attributes and (flow := text(span.attributes[semconv.EXECUTION_ID])):
@@ -159,12 +160,14 @@ def _agents_and_calls(
                 span.attributes[semconv.SYSTEM_INSTRUCTIONS]
             ):
                 instructed.add(key)
+            if semconv.PREVIOUS_RESPONSE_ID in span.attributes and semconv.OPENAI_API_TYPE not in span.attributes:
+                threaded.add(key)
         elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
             below[tree.agent_of[key]][key] = span
         elif is_http_request(span):
             requests.append(key)
     executions, _ = without_cycles(executions)
-    for key, call in join_responses(decoded, instructed, reader).items():
+    for key, call in join_responses(decoded, instructed, threaded, reader).items():
         calls[tree.agent_of[key]].append(call)
 
     inferred: list[Agent] = []

@@ -27,7 +27,8 @@ class MessagesServer:
     """The server's side of a test: `url` for clients, `sent` as (path, headers, body) in order of arrival.
 
     `failures` are the statuses of the next answers, `cut` breaks the next streams off after so many events, and
-    `tokens` puts token ids beside the answer, as `arttrace serve` does.
+    `tokens` puts token ids beside the answer, as `arttrace serve` does. `answers` are what the next whole answers have
+    in the place of the usual.
     """
 
     url: str
@@ -36,6 +37,7 @@ class MessagesServer:
     cut: list[int] = field(default_factory=list)
     tokens: bool = False
     error_event: bool = False
+    answers: list[dict[str, Any]] = field(default_factory=list)
 
 
 def whole(model: str) -> dict[str, Any]:
@@ -100,7 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._stream(self._framed(model), "application/vnd.amazon.eventstream")
         if request.get("stream") or self.path.endswith(":streamRawPredict"):
             return self._stream(self._lines(model), "text/event-stream; charset=utf-8")
-        return self._send(200, whole(model) | ({"arttrace": TOKENS} if state.tokens else {}))
+        answer = whole(model) | (state.answers.pop(0) if state.answers else {})
+        return self._send(200, answer | ({"arttrace": TOKENS} if state.tokens else {}))
 
     def _lines(self, model: str) -> Iterator[bytes]:
         for event in events(model, TOKENS if self.state.tokens else None):

@@ -1,7 +1,7 @@
 """Calls that name the response they go on from, instead of sending its history, get that history back.
 
-The server kept it: the input of the earlier response and its answer. Instructions are not handed on, each request
-brings its own.
+The server kept it: the input of the earlier response and its answer. Of the Responses API instructions are not handed on,
+each request brings its own; a thread of Anthropic's Messages API keeps them, and its tools.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from arttrace.trajectories.identity.deduplicate import SpanKey
 
 
 def join_responses(
-    calls: Mapping[SpanKey, Call], instructed: Collection[SpanKey], reader: MessageReader
+    calls: Mapping[SpanKey, Call],
+    instructed: Collection[SpanKey],
+    threaded: Collection[SpanKey],
+    reader: MessageReader,
 ) -> dict[SpanKey, Call]:
     """The calls of one trajectory, in order of start, with whole histories. `instructed` are those whose first message
-    is their instructions. A history that was not captured stays left out."""
+    is their instructions, `threaded` those whose tools are of the call that they go on from. A history that was not
+    captured stays left out."""
     if not any(call.previous_response_id for call in calls.values()):
         return dict(calls)
     by_response: dict[str, SpanKey] = {}
@@ -28,6 +32,7 @@ def join_responses(
         if call.response_id:
             by_response.setdefault(call.response_id, key)
     inputs: dict[SpanKey, tuple[Message, ...]] = {}  # without instructions
+    tools = {key: call.tools for key, call in calls.items()}
     for start in calls:
         chain = _unknown_before(start, calls, by_response, inputs)
         for key in reversed(chain):
@@ -35,9 +40,13 @@ def join_responses(
             own = calls[key].messages[key in instructed :]
             whole = reader.extended(inputs[before], (*_answer(calls[before]), *own)) if before in inputs else own
             inputs[key] = whole
+            if key in threaded and before in tools:
+                tools[key] = tools[key] or tools[before]
     return {
         key: msgspec.structs.replace(
-            call, messages=reader.instructed(call.messages[0], inputs[key]) if key in instructed else inputs[key]
+            call,
+            messages=reader.instructed(call.messages[0], inputs[key]) if key in instructed else inputs[key],
+            tools=tools[key],
         )
         for key, call in calls.items()
     }

@@ -1,6 +1,8 @@
 """One exchange of Anthropic's Messages API becomes the attributes of its `chat` span.
 
-Bedrock and Vertex AI have the same bodies at other paths; Bedrock streams its events inside frames of its own. Token
+Bedrock and Vertex AI have the same bodies at other paths; Bedrock streams its events inside frames of its own. A
+request that continues a thread holds only the new messages, as one of the Responses API does (`wire/apis/responses.py`),
+and neither instructions nor tools. Token
 ids and log-probabilities are there when `arttrace serve` answered. Source of the fields: the Messages API reference
 (https://platform.claude.com/docs/en/api/messages).
 """
@@ -45,6 +47,9 @@ def decode_messages(exchange: Exchange, *, content: bool = True, limit: int = 8 
         span.put(semconv.REQUEST_STOP_SEQUENCES, stops)
     if exchange.path.endswith((":streamRawPredict", "/invoke-with-response-stream")):
         span.put(semconv.REQUEST_STREAM, True)
+    thread = request.get("thread")
+    previous = thread.get("previous_message_id") if isinstance(thread, dict) else None
+    span.put(semconv.PREVIOUS_RESPONSE_ID, previous if isinstance(previous, str) else None)
     tools = chat_tools(request.get("tools"))
     if tools:
         span.put_json(semconv.TOOL_DEFINITIONS, tools)
