@@ -180,6 +180,9 @@ class _Block:
         delta = event.get("delta")
         if not isinstance(delta, dict):
             return
+        if delta.get("type") == "compaction_delta":  # which comes whole
+            self._block = {**self._block, **{name: value for name, value in delta.items() if name != "type"}}
+            return
         for name in self._TEXTS:
             if isinstance(delta.get(name), str):
                 self._pieces.setdefault(name, []).append(delta[name])

@@ -1,0 +1,58 @@
+"""Streams of Anthropic's Messages API: each kind of block gives what it gives in a whole answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from arttrace.records import semconv
+from arttrace.wire import Decoded, Exchange, decode
+
+ASK = {"model": "claude-x", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
+SUMMARY = {"type": "compaction", "content": "What was said.", "encrypted_content": "e"}
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "q"}}
+BLOCKS: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = [
+    (
+        SUMMARY,
+        {"type": "compaction", "content": None, "encrypted_content": None},
+        [{"type": "compaction_delta", "content": "What was said.", "encrypted_content": "e"}],
+    ),
+    (
+        {"type": "compaction", "content": None, "encrypted_content": "e"},
+        {"type": "compaction", "content": None, "encrypted_content": None},
+        [{"type": "compaction_delta", "content": None, "encrypted_content": "e"}],
+    ),
+    (SEARCH, {**SEARCH, "input": {}}, [{"type": "input_json_delta", "partial_json": '{"query": "q"}'}]),
+    (
+        {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}, "trigger": {"type": "refusal"}},
+        {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}, "trigger": {"type": "refusal"}},
+        [],
+    ),
+]
+
+
+def read(body: bytes, **headers: str) -> Decoded:
+    return decode(Exchange(json.dumps(ASK).encode(), status=200, body=body, headers=headers, path="/v1/messages"))
+
+
+@pytest.mark.parametrize(("block", "start", "deltas"), BLOCKS)
+def test_a_block_that_is_streamed_is_that_of_a_whole_answer(
+    block: dict[str, Any], start: dict[str, Any], deltas: list[dict[str, Any]]
+) -> None:
+    message = {"id": "msg_1", "role": "assistant", "model": "claude-x", "usage": {"input_tokens": 1}}
+    events = [
+        {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": start},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
+    ]
+    stream = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+    usage = {"input_tokens": 1, "output_tokens": 2}
+    whole = read(json.dumps({**message, "content": [block], "stop_reason": "end_turn", "usage": usage}).encode())
+    assert read(stream, **{"content-type": "text/event-stream"}) == whole
+    (answer,) = json.loads(whole.attributes[semconv.OUTPUT_MESSAGES])
+    assert answer["parts"] == [{"type": "other", "value": block}]
