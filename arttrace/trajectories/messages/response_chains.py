@@ -1,7 +1,7 @@
 """Calls that name the response they go on from, instead of sending its history, get that history back.
 
-The server kept it: the input of the earlier response and its answer. Of the Responses API instructions are not handed on,
-each request brings its own; a thread of Anthropic's Messages API keeps them, and its tools.
+The server kept it: the input of the earlier response and its answer. In the Responses API instructions are not handed
+on, each request brings its own; a thread of Anthropic's Messages API keeps them, and its tools.
 """
 
 from __future__ import annotations
