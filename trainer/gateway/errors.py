@@ -9,10 +9,18 @@ from starlette.responses import Response
 
 
 class Refusal(Exception):
-    """A request that the gateway answers itself. `hint`, when there is one, says what to do about it."""
+    """A request that the gateway answers itself. `hint`, when there is one, says what to do about it, and `details`
+    say it to the client's code."""
 
     def __init__(
-        self, status: int, kind: str, message: str, *, hint: str | None = None, retry_s: int | None = None
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        retry_s: int | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -20,12 +28,15 @@ class Refusal(Exception):
         self.message = message
         self.hint = hint
         self.retry_s = retry_s
+        self.details = details
 
     def body(self) -> bytes:
-        """`{"error": {"message", "type", "param", "code", "hint"?}}` as JSON."""
+        """`{"error": {"message", "type", "param", "code", "hint"?, "details"?}}` as JSON."""
         error: dict[str, object] = {"message": self.message, "type": self.kind, "param": None, "code": self.status}
         if self.hint:
             error["hint"] = self.hint
+        if self.details:
+            error["details"] = self.details
         return msgspec.json.encode({"error": error})
 
     def response(self) -> Response:

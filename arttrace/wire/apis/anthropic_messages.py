@@ -2,8 +2,9 @@
 
 Bedrock and Vertex AI have the same bodies at other paths; Bedrock streams its events inside frames of its own. A
 request that continues a thread holds the new messages alone, and neither instructions nor tools:
-`arttrace.request.previous_response_id` names the answer before. Token ids and log-probabilities are there when `arttrace
-serve` answered. Source of the fields: the Messages API reference (https://platform.claude.com/docs/en/api/messages).
+`arttrace.request.previous_response_id` names the answer before. Token ids and log-probabilities are there when
+`arttrace serve` answered. Source of the fields: the Messages API reference
+(https://platform.claude.com/docs/en/api/messages).
 """
 
 from __future__ import annotations

@@ -155,6 +155,7 @@ def test_what_cannot_be_served_is_refused_by_name() -> None:
     assert "messages.0.role" in refused(messages=[{"role": "tool", "content": "x"}])
     assert "web_search_20250305" in refused(tools=[{"type": "web_search_20250305", "name": "web_search"}])
     assert "mcp_servers" in refused(mcp_servers=[{"url": "https://x"}])
+    assert "compaction" in refused(compaction={"type": "enabled"})
     assert "'server_tool_use'" in refused(messages=[{"role": "assistant", "content": [{"type": "server_tool_use"}]}])
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}}
     assert "document" in refused(messages=[{"role": "user", "content": [pdf]}])
@@ -186,6 +187,36 @@ async def test_an_answer_with_thought_and_tools(site: Site, client: anthropic.As
     assert tokens == {"prompt_token_ids": [1, 2, 3], "token_ids": [7, 8], "logprobs": [-0.5, -0.25]}
     assert site.engine.generations[-1]["return_token_ids"] is True
     assert site.engine.generations[-1]["model"] == "base"
+
+
+@anthropic.beta_async_tool
+async def weather(town: str) -> str:
+    """Of a town."""
+    return f"sun in {town}"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_tool_runner_is_told_that_no_thread_is_held_and_sends_the_whole_conversation(
+    stream: bool, site: Site, client: anthropic.AsyncAnthropic
+) -> None:
+    function = {"name": "weather", "arguments": '{"town": "Rome"}'}
+    called = {"tool_calls": [{"id": "c1", "index": 0, "type": "function", "function": function}]}
+    said = chunks if stream else completion
+    site.engine.scripted += [said(called, finish="tool_calls"), said({"content": "Sunny."}, finish="stop")]
+    asked: Any = {**ASKED, "system": "Be brief.", "tools": [weather], "stream": stream}
+    await client.beta.messages.tool_runner(**asked).until_done()
+    first, second = site.engine.generations
+    assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool"]
+    assert second["messages"][:2] == first["messages"]
+    assert second["tools"] == first["tools"]
+    assert "thread" not in first
+
+
+async def test_who_asks_for_a_thread_is_told_what_to_send(client: anthropic.AsyncAnthropic) -> None:
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        with pytest.raises(anthropic.BadRequestError, match="no conversation is held here") as no:
+            await client.beta.messages.create(**ASKED, thread=thread)
+        assert no.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"
 
 
 @pytest.mark.parametrize(

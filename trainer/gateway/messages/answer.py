@@ -28,7 +28,8 @@ _ERRORS = {
 
 
 def error_body(status: int, body: bytes) -> bytes:
-    """An error in Anthropic's form, `{"type": "error", "error": {"type", "message"}}`, from one in OpenAI's."""
+    """An error in Anthropic's form, `{"type": "error", "error": {"type", "message", "details"?}}`, from one in OpenAI's
+    form."""
     error: Any = None
     try:
         error = msgspec.json.decode(body)["error"]
@@ -39,6 +40,8 @@ def error_body(status: int, body: bytes) -> bytes:
     text = str(message or body[:1000].decode("utf-8", "replace") or "no reason was given")
     kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
     said = {"type": kind, "message": f"{text} {hint}" if hint else text}
+    if isinstance(error, dict) and isinstance(error.get("details"), dict):
+        said["details"] = error["details"]
     return msgspec.json.encode({"type": "error", "error": said, "request_id": None})
 
 

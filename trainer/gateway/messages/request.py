@@ -15,12 +15,12 @@ from arttrace.wire.apis.anthropic_chat import blocks_of, chat_messages, chat_too
 from trainer.gateway.errors import Refusal
 
 _SERVED = frozenset({"text", "image", "document", "search_result", "thinking", "tool_use", "tool_result"})
-_NOT_SERVED = ("container", "mcp_servers")
+_NOT_SERVED = ("container", "mcp_servers", "compaction")
 
 # Of no meaning to one model on one's own engines.
 _WITHOUT_MEANING = (
     "metadata", "service_tier", "cache_control", "betas", "context_management", "diagnostics", "inference_geo", "speed",
-    "user_profile_id", "workspace_id",
+    "user_profile_id", "workspace_id", "billing_policy", "fallbacks", "fallback_credit_token",
 )  # fmt: skip
 _TRANSLATED = (
     "system", "messages", "tools", "tool_choice", "stop_sequences", "thinking", "output_config", "output_format",
@@ -69,6 +69,14 @@ def _read(body: bytes) -> dict[str, Any]:
     for name in _NOT_SERVED:
         if request.get(name):
             raise _refused(f"{name}: not served here")
+    if request.get("thread"):  # the client's tool runner asks for one, and goes on without where it is told so
+        raise Refusal(
+            400,
+            "invalid_request_error",
+            "thread: no conversation is held here.",
+            hint="Send all of it with each request, without `thread`.",
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
     return request
 
 
