@@ -27,8 +27,8 @@ class MessagesServer:
     """The server's side of a test: `url` for clients, `sent` as (path, headers, body) in order of arrival.
 
     `failures` are the statuses of the next answers, `cut` breaks the next streams off after so many events, and
-    `tokens` puts token ids beside the answer, as `arttrace serve` does. `answers` are what the next whole answers have
-    in the place of the usual.
+    `tokens` puts token ids beside the answer, as `arttrace serve` does. `answers` are what the next answers have in the
+    place of the usual.
     """
 
     url: str
@@ -69,6 +69,17 @@ def events(model: str, tokens: dict[str, Any] | None = None) -> Iterator[dict[st
     yield {"type": "message_stop"}
 
 
+def streamed(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """An answer as it streams, each block in one piece."""
+    yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
+    for index, block in enumerate(message["content"]):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+        yield {"type": "content_block_stop", "index": index}
+    ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details") if name in message}
+    yield {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 4}}
+    yield {"type": "message_stop"}
+
+
 def aws_frame(payload: bytes, **headers: str) -> bytes:
     """One frame of Amazon's event stream."""
     head = b"".join(
@@ -106,7 +117,9 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(200, answer | ({"arttrace": TOKENS} if state.tokens else {}))
 
     def _lines(self, model: str) -> Iterator[bytes]:
-        for event in events(model, TOKENS if self.state.tokens else None):
+        answers = self.state.answers
+        usual = events(model, TOKENS if self.state.tokens else None)
+        for event in streamed(whole(model) | answers.pop(0)) if answers else usual:
             if self.state.error_event and event["type"] == "content_block_stop":
                 event = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
             yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from opentelemetry.context import get_current, get_value
 from opentelemetry.trace import SpanKind
 
-from arttrace.capture.base.settings import MAX_BODY_BYTES
 from arttrace.capture.base.values import describe_error
+from arttrace.capture.calls.attempt import Attempt
 from arttrace.capture.calls.followed_call import FollowedCall, SeenCall, see
 from arttrace.capture.calls.genai_span import CALLS
 from arttrace.capture.calls.same_call import facts_of
@@ -33,16 +33,14 @@ from arttrace.capture.export import lifecycle
 from arttrace.capture.export.open_span import OpenSpan, users_span
 from arttrace.capture.export.recorder import Recorder
 from arttrace.records import semconv
-from arttrace.wire import Ending, Exchange, decode, operation_of
+from arttrace.wire import Ending, decode, operation_of
 from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
-from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS, picked
 from arttrace.wire.span_attributes import json_or_none, named_trajectory
 
 orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""
 
 _open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by id(); who takes a call out of it ends it
-_NO_HEADERS: Mapping[str, str] = {}
 
 
 def close_open_calls() -> None:
@@ -129,61 +127,6 @@ def _parts(url: str) -> tuple[str, str | None, int | None]:
     return parts.path, parts.hostname, parts.port
 
 
-class Attempt:
-    """One HTTP request of a call and what came back."""
-
-    __slots__ = (
-        "body", "body_cut", "body_size", "body_undone", "ending", "error", "failed", "first_chunk_ns", "headers",
-        "request", "request_headers", "status", "streaming", "url",
-    )  # fmt: skip
-
-    def __init__(self, request: bytes = b"", url: Any = "", headers: Mapping[str, str] | None = None) -> None:
-        self.request = request
-        self.url = url  # of the client's own type: text is made of it later
-        self.request_headers = headers
-        self.status: int | None = None
-        self.headers = _NO_HEADERS
-        self.body: list[bytes] = []
-        self.body_size = 0
-        self.body_cut = False
-        self.body_undone = False
-        self.streaming = False
-        self.first_chunk_ns: int | None = None
-        self.ending: Ending | None = None
-        self.error: BaseException | None = None
-        self.failed: tuple[int, dict[str, Any]] | None = None
-
-    def chunk(self, data: bytes) -> None:
-        """Bytes of the body, as the transport gave them."""
-        if self.streaming and self.first_chunk_ns is None:
-            self.first_chunk_ns = time.time_ns()
-        if self.body_cut or self.body_size + len(data) > MAX_BODY_BYTES:
-            self.body_cut = True
-            return
-        self.body.append(data)
-        self.body_size += len(data)
-
-    def fail(self, attributes: dict[str, Any]) -> None:
-        """Note when and why the attempt failed; the first reason counts."""
-        if self.failed is None:
-            self.failed = time.time_ns(), attributes
-
-    def exchange(self, ending: Ending, path: str) -> Exchange:
-        """What was on the wire; `path` is that of the URL."""
-        headers = picked(self.headers, KEPT_RESPONSE_HEADERS)
-        if self.body_undone:
-            headers.pop("content-encoding", None)
-        return Exchange(
-            request=self.request,
-            status=self.status,
-            headers=headers,
-            body=b"".join(self.body),
-            ending=ending,
-            body_cut=self.body_cut,
-            path=path,
-        )
-
-
 class ModelCall:
     """One call of a model client, from `request` to the last byte that the user read."""
 
@@ -241,6 +184,27 @@ class ModelCall:
         """What was taken out of its run."""
         return None if self._scope is None else self._scope.run.hidden
 
+    def set_apart(self) -> None:
+        """More is asked within the same `request`: where that is no retry, what was answered is a call of its own. So
+        middleware of the client asks another model after the first has refused."""
+        last = self._attempts[-1] if self._attempts else None
+        if last is None or last.status is None or last.status >= 300 or last.failed is not None:
+            return
+        last.moved = before = ModelCall(
+            http_client=self.http_client,
+            scope=self._scope,
+            execution=self._execution,
+            recorder=self._recorder,
+            provider=self._provider,
+            path=self._path,
+            seen=None,
+        )
+        before.start_ns, before._span = self.start_ns, self._span
+        before._attempts, before.routed_from = self._attempts, self.routed_from
+        self._attempts, self._span, self.start_ns = [], None, time.time_ns()
+        self._recorder.started(self)
+        before.returned()
+
     def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
         """An HTTP request goes out: the first attempt, or a retry."""
         if self._attempts:  # only its failure is kept of the one before
@@ -270,6 +234,9 @@ class ModelCall:
 
         Before `request` has returned that is the end of an attempt only: the client may try again.
         """
+        if attempt.moved not in (None, self):
+            attempt.moved.stream_ended(attempt, ending, error)
+            return
         if attempt.ending is not None or attempt is not self._attempts[-1]:
             return
         attempt.ending = ending

@@ -91,6 +91,10 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
 
 def _send_out(call: ModelCall, request: Any, options: dict[str, Any]) -> Any:
     """The request that goes out, maybe another than the client's own."""
+    try:
+        call.set_apart()
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
+        _sending.caught(error)
     request, call.routed_from = routing.apply(request, options)
     try:
         call.sending(request.content, request.url, request.headers)

@@ -32,6 +32,9 @@ _said: set[str] = set()
 _above: ContextVar[Any] = ContextVar("arttrace_above", default=None)
 """The call begun by a hook above the client's own `request`, until that is reached."""
 
+_continuing: set[type[Any]] = set()
+"""The base classes whose clients have middleware, which may send more while an answer is read, after `request`."""
+
 _bases: list[tuple[type[Any], Callable[..., Any], Callable[..., Any]]] = []
 """The classes that `request` is hooked on, each with its own `request` and what hooks one."""
 
@@ -118,7 +121,7 @@ def note_passed_by(base: type[Any]) -> None:
     """
     overriding = list(_overriding(base))
     names = ", ".join(f"{client.__name__}.request" for client in overriding) or f"`request` of a {base.__name__}"
-    if base.__name__ not in _said:
+    if base.__name__ not in _said and (overriding or base not in _continuing):
         _said.add(base.__name__)
         logger.warning(
             "arttrace: %s was replaced by something that bypasses arttrace; its calls are recorded at the HTTP client."
@@ -176,6 +179,8 @@ def _begin(client: Any, options: Any, above: bool) -> ModelCall | UnrecordedCall
         path = str(options.url).partition("?")[0]
         if api_of(path) is None or options.method.lower() != "post":
             return None
+        if getattr(client, "_middleware", ()):
+            _continuing.update(base for base, _, _ in _bases if isinstance(client, base))
         provider = _provider(client.__class__)
         suppressed = is_suppressed() and not _is_around_us(client)
         call = begin_call(client._client, path=path, provider=provider, suppressed=suppressed)

@@ -1,0 +1,69 @@
+"""One HTTP request of a model call and what came back, as bytes: decoded later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from arttrace.capture.base.settings import MAX_BODY_BYTES
+from arttrace.wire import Ending, Exchange
+from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS, picked
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+class Attempt:
+    """One HTTP request of a call and what came back."""
+
+    __slots__ = (
+        "body", "body_cut", "body_size", "body_undone", "ending", "error", "failed", "first_chunk_ns", "headers",
+        "moved", "request", "request_headers", "status", "streaming", "url",
+    )  # fmt: skip
+
+    def __init__(self, request: bytes = b"", url: Any = "", headers: Mapping[str, str] | None = None) -> None:
+        self.request = request
+        self.url = url  # of the client's own type: text is made of it later
+        self.request_headers = headers
+        self.status: int | None = None
+        self.headers = _NO_HEADERS
+        self.body: list[bytes] = []
+        self.body_size = 0
+        self.body_cut = False
+        self.body_undone = False
+        self.streaming = False
+        self.first_chunk_ns: int | None = None
+        self.ending: Ending | None = None
+        self.error: BaseException | None = None
+        self.failed: tuple[int, dict[str, Any]] | None = None
+        self.moved: Any = None  # the call that it is of now, where that is another one than sent it
+
+    def chunk(self, data: bytes) -> None:
+        """Bytes of the body, as the transport gave them."""
+        if self.streaming and self.first_chunk_ns is None:
+            self.first_chunk_ns = time.time_ns()
+        if self.body_cut or self.body_size + len(data) > MAX_BODY_BYTES:
+            self.body_cut = True
+            return
+        self.body.append(data)
+        self.body_size += len(data)
+
+    def fail(self, attributes: dict[str, Any]) -> None:
+        """Note when and why the attempt failed; the first reason counts."""
+        if self.failed is None:
+            self.failed = time.time_ns(), attributes
+
+    def exchange(self, ending: Ending, path: str) -> Exchange:
+        """What was on the wire; `path` is that of the URL."""
+        headers = picked(self.headers, KEPT_RESPONSE_HEADERS)
+        if self.body_undone:
+            headers.pop("content-encoding", None)
+        return Exchange(
+            request=self.request,
+            status=self.status,
+            headers=headers,
+            body=b"".join(self.body),
+            ending=ending,
+            body_cut=self.body_cut,
+            path=path,
+        )
