@@ -115,6 +115,37 @@ def test_multiprocessing_of_every_kind(how: str, tmp_path: Path) -> None:
     assert (first.incomplete, second.incomplete) == ("", "")
 
 
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_a_job_of_a_module_that_does_not_know_arttrace_is_captured(how: str, tmp_path: Path, server: ChatServer) -> None:
+    """From Python 3.14 on processes of a pool are not forked unless they are asked to be."""
+    run(
+        """
+        import multiprocessing, sys
+        from concurrent.futures import ProcessPoolExecutor
+        from asking import ask
+        if __name__ == "__main__":
+            import arttrace
+            arttrace.init(dir=sys.argv[3], project="shop")
+            context = multiprocessing.get_context(sys.argv[1])
+            with arttrace.trajectory(name="outer"):
+                with ProcessPoolExecutor(1, mp_context=context) as executor:
+                    executor.submit(ask, sys.argv[2], "of the executor").result()
+                with context.Pool(1) as pool:
+                    pool.starmap(ask, [(sys.argv[2], "of the pool")])
+                process = context.Process(target=ask, args=(sys.argv[2], "of the process"))
+                process.start(); process.join()
+                assert process.exitcode == 0
+        """,
+        tmp_path,
+        how,
+        server.url,
+        str(tmp_path / "d"),
+        ARTTRACE_DIR=str(tmp_path / "another"),
+    )
+    assert not (tmp_path / "another").exists()
+    assert len(one_trajectory(tmp_path).calls) == 3
+
+
 SHOW = [sys.executable, "-S", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
 
 

@@ -70,11 +70,11 @@ _registered = False
 _removed = False
 
 
-def install(*, again: bool = False) -> None:
-    """Install once; further calls do nothing. After `uninstall` only with `again`."""
+def install(*, again: bool = False) -> bool:
+    """Install once, and return whether this call did; further ones do nothing. After `uninstall` only with `again`."""
     global _installed, _registered, _removed
     if _installed or (_removed and not again):
-        return
+        return False
     with _lock:
         first, _installed = not _installed, True
         known, _registered, _removed = _registered, True, False
@@ -88,6 +88,7 @@ def install(*, again: bool = False) -> None:
                     wrapt.register_post_import_hook(_guarded(_named(hook)), name)
                 elif name in sys.modules:  # who waits for the others' import does so still
                     _guarded(_named(hook))(sys.modules[name])
+    return first
 
 
 def uninstall() -> None:

@@ -2,7 +2,7 @@
 
 A child's environment is what it would have been, and one variable more. A process of `multiprocessing` that is not
 forked gets the same with its own pickle, and each job of a pool brings its own place with it, as the pool's processes
-were started for another job or for none.
+were started for another job or for none: where they are not forked, the first job that is captured installs the hooks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _handing_over = Guard("keeping what a process of a pool recorded")
 _HAND_OVER_S = 5.0  # where the disk hangs, the result is not held up longer
 _WITH_ENVIRON = ("linux",)
 _ENV = 10  # the place of `env` among the positional arguments of Popen
+_late = False
+"""Whether it was a job that installed the hooks in this process: none is around what a pool's process runs."""
 
 
 def install_subprocess(module: ModuleType) -> None:
@@ -170,7 +172,7 @@ def _pooled(method: Callable[..., Any], thread_pool: type[Any]) -> Callable[...,
         if sent is not None:
             is_local = isinstance(self, thread_pool)
             with _carrying:
-                func = in_flow(calling_flow(), func) if is_local else _Job(sent.text(), func)
+                func = in_flow(calling_flow(), func) if is_local else _Job(sent.text(), func, may_be_killed=True)
         return method(self, func, *args, **kwargs)
 
     return hooked
@@ -205,13 +207,15 @@ class _Results:
 class _Job:
     """A job of a pool with the place it belongs to; pickles where its function does."""
 
-    def __init__(self, context: str, fn: Callable[..., Any]) -> None:
+    def __init__(self, context: str, fn: Callable[..., Any], *, may_be_killed: bool = False) -> None:
         self._context = context
         self._fn = fn
+        self._may_be_killed = may_be_killed
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = current_flow()
         with _carrying:
+            _capture_jobs(self._context)
             sent = parse(self._context)
             if sent is not None:
                 set_flow(replace(before, scope=remote_parent(sent), execution=None))
@@ -219,6 +223,27 @@ class _Job:
             return self._fn(*args, **kwargs)
         finally:
             set_flow(before)
+            if _late and self._may_be_killed:
+                with _handing_over:
+                    lifecycle.hand_over(_HAND_OVER_S)
+
+
+def _capture_jobs(context: str) -> None:
+    """Where nothing is hooked in this process, hook it, with the settings of the process that sent a job."""
+    global _late
+    from arttrace.capture.patches import hooks
+
+    if not lifecycle.started():
+        own = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = context  # for the settings alone: the next job may be another run's
+        try:
+            lifecycle.recorder()
+        finally:
+            if own is None:
+                del os.environ[VARIABLE]
+            else:
+                os.environ[VARIABLE] = own
+    _late = hooks.install() or _late
 
 
 def _outgoing(*, joins: bool = True) -> RemoteContext | None:
