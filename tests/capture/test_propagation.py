@@ -116,7 +116,9 @@ def test_multiprocessing_of_every_kind(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
-def test_a_job_of_a_module_that_does_not_know_arttrace_is_captured(how: str, tmp_path: Path, server: ChatServer) -> None:
+def test_a_job_of_a_module_that_does_not_know_arttrace_is_captured(
+    how: str, tmp_path: Path, server: ChatServer
+) -> None:
     """From Python 3.14 on processes of a pool are not forked unless they are asked to be."""
     run(
         """
