@@ -5,9 +5,13 @@ from __future__ import annotations
 import _thread
 import asyncio
 import inspect
+import pickle
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -88,6 +92,17 @@ def in_tasks(server: ChatServer) -> None:
     asyncio.run(main())
 
 
+def in_eager_tasks(server: ChatServer) -> None:
+    """A sub-agent's task begins before the planner's waits, from Python 3.12 on."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", None))
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+            await arttrace.trajectory(async_planner)(client)
+
+    asyncio.run(main())
+
+
 def in_tasks_below_a_plain_function(server: ChatServer) -> None:
     async def main() -> None:
         async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
@@ -96,7 +111,7 @@ def in_tasks_below_a_plain_function(server: ChatServer) -> None:
     arttrace.trajectory(lambda: asyncio.run(main()))()
 
 
-@pytest.mark.parametrize("run", [in_threads, in_tasks, in_tasks_below_a_plain_function])
+@pytest.mark.parametrize("run", [in_threads, in_tasks, in_eager_tasks, in_tasks_below_a_plain_function])
 def test_twin_sub_agents_stay_apart_under_their_planner(
     run: Callable[[ChatServer], None], server: ChatServer, spans: Spans
 ) -> None:
@@ -135,4 +150,24 @@ def test_what_the_threading_module_refuses_to_start_it_refuses_as_ever(spans: Sp
             with pytest.raises(TypeError) as pythons:
                 inspect.unwrap(_thread.start_new_thread)(*wrong)  # type: ignore[call-overload]
             assert str(ours.value) == str(pythons.value)
+    assert [span.name for span in spans()] == ["invoke_agent run"]
+
+
+class Pickling(SimpleQueue[Any]):
+    """The jobs of a pool whose threads run other interpreters."""
+
+    def put(self, item: Any, *_: Any, **__: Any) -> None:
+        pickle.dumps(getattr(item, "fn", None))
+        super().put(item)
+
+
+def test_a_pool_of_interpreters_gets_the_users_own_function(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of the pool that Python has from 3.14 on."""
+    monkeypatch.setitem(
+        sys.modules, "concurrent.futures.interpreter", SimpleNamespace(InterpreterPoolExecutor=ThreadPoolExecutor)
+    )
+    with arttrace.trajectory(name="run"), ThreadPoolExecutor(1) as pool:
+        pool._work_queue = Pickling()
+        assert pool.submit(pow, 2, 3).result() == 8
+        assert pool.submit(pow, 3, 2).result() == 9
     assert [span.name for span in spans()] == ["invoke_agent run"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -78,11 +79,17 @@ def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
             return submit(self, fn, *args, **kwargs)
         set_flow(OUTSIDE)
         try:
-            return submit(self, in_flow(flow, fn), *args, **kwargs)
+            return submit(self, fn if _is_of_interpreters(self) else in_flow(flow, fn), *args, **kwargs)
         finally:
             set_flow(own)
 
     return hooked
+
+
+def _is_of_interpreters(pool: ThreadPoolExecutor) -> bool:
+    """Whether the pool's threads run other interpreters (from Python 3.14 on), which take only what can be pickled."""
+    module = sys.modules.get("concurrent.futures.interpreter")
+    return module is not None and isinstance(pool, module.InterpreterPoolExecutor)
 
 
 def in_flow(flow: Flow, fn: Callable[..., Any]) -> Callable[..., Any]:
