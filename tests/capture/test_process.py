@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer
+from forks import UNSAID
 from spool import read_spool
 
 from arttrace.records import semconv
@@ -25,11 +26,18 @@ def read_spans(directory: Path) -> list[SpanRow]:
 
 
 def python(program: str, directory: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "ARTTRACE_DIR": str(directory), "OPENAI_API_KEY": "sk-test-0123456789", **environment}
+    env = {
+        **os.environ,
+        **UNSAID,
+        "ARTTRACE_DIR": str(directory),
+        "OPENAI_API_KEY": "sk-test-0123456789",
+        **environment,
+    }
     script = directory.parent / "program.py"
     script.write_text(textwrap.dedent(program))
-    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", str(script), *arguments]  # of a fork
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> str:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from forks import UNSAID
 from otlp_receiver import OK, Receiver, Reply, receiving
 from reserved_port import reserved_port
 
@@ -430,7 +431,7 @@ for number in range(int(sys.argv[1])):
 
 
 def start(program: str, data: DataDir, endpoint: str, *arguments: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "ARTTRACE_DIR": str(data.root), "ARTTRACE_ENDPOINT": endpoint, "ARTTRACE_RAISE": "0"}
+    env = {**os.environ, **UNSAID, "ARTTRACE_DIR": str(data.root), "ARTTRACE_ENDPOINT": endpoint, "ARTTRACE_RAISE": "0"}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program), *arguments],
         env=env,

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+from forks import UNSAID
 from spool import read_spans
 
 from arttrace.records.span import SpanRow
@@ -30,9 +31,7 @@ def ask(url, text):
 def run(program: str, tmp_path: Path, *arguments: str, **environment: str) -> str:
     (tmp_path / "asking.py").write_text(textwrap.dedent(ASKING))
     (tmp_path / "program.py").write_text(textwrap.dedent(program))
-    # From 3.12 on CPython says so of every fork of a process with threads, capture's among them.
-    known = "ignore:This process:DeprecationWarning"
-    env = {**os.environ, "PYTHONWARNINGS": known, "ARTTRACE_DIR": str(tmp_path / "d"), **environment}
+    env = {**os.environ, **UNSAID, "ARTTRACE_DIR": str(tmp_path / "d"), **environment}
     done = subprocess.run(
         [sys.executable, str(tmp_path / "program.py"), *arguments], env=env, text=True, capture_output=True, timeout=120
     )
