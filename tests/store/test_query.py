@@ -217,15 +217,24 @@ def test_who_asks_the_owner_gets_no_more(data: DataDir, tmp_path: Path) -> None:
         assert store.sql("SELECT count(*) FROM span_records")[1] == [(8,)]
 
 
-@pytest.mark.parametrize("query", [f"SELECT {'NOT ' * 900}true", f"SELECT {'+'.join(['1'] * 900)}"])
-def test_a_query_nested_too_deep_is_refused(store: Store, query: str, request: pytest.FixtureRequest) -> None:
-    """DuckDB parses it, and what it parsed is deeper than JSON is read: nothing of it may run unchecked. How deep that
-    is follows Python's recursion limit, which libraries that are imported here raise."""
+@pytest.mark.parametrize(
+    ("query", "answer"), [(f"SELECT {'NOT ' * 900}true", True), (f"SELECT {'+'.join(['1'] * 900)}", 900)]
+)
+def test_a_query_nested_too_deep_is_refused_or_read_to_its_end(
+    store: Store, query: str, answer: object, request: pytest.FixtureRequest
+) -> None:
+    """DuckDB parses it, and what it parsed may be deeper than JSON is read: nothing of it may run unchecked. How deep
+    that is follows Python's recursion limit, which libraries that are imported here raise; from 3.13 on it is deeper."""
     limit = sys.getrecursionlimit()
     request.addfinalizer(lambda: sys.setrecursionlimit(limit))
     sys.setrecursionlimit(1000)
-    with pytest.raises(StoreError, match="nested too deep"):
-        store.sql(query)
+    if sys.version_info >= (3, 13):
+        assert store.sql(query)[1] == [(answer,)]
+    else:
+        with pytest.raises(StoreError, match="nested too deep"):
+            store.sql(query)
+    with pytest.raises(StoreError, match=r"nested too deep|read-only query"):
+        store.sql(f"SELECT {'NOT ' * 800} (SELECT count(*) FROM force_checkpoint()) = 0")
     assert store.sql("SELECT 1")[1] == [(1,)]
 
 
