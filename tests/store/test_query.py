@@ -224,7 +224,7 @@ def test_a_query_nested_too_deep_is_refused_or_read_to_its_end(
     store: Store, query: str, answer: object, request: pytest.FixtureRequest
 ) -> None:
     """DuckDB parses it, and what it parsed may be deeper than JSON is read: nothing of it may run unchecked. How deep
-    that is follows Python's recursion limit, which libraries that are imported here raise; from 3.13 on it is deeper."""
+    that is follows Python's recursion limit, which libraries that are imported here raise; 3.13 goes deeper."""
     limit = sys.getrecursionlimit()
     request.addfinalizer(lambda: sys.setrecursionlimit(limit))
     sys.setrecursionlimit(1000)
