@@ -79,5 +79,5 @@ def of_process() -> RemoteContext | None:
     global _of_process
     text = os.environ.get(VARIABLE, "")
     if text != _of_process[0]:
-        _of_process = (text, parse(text))
+        _of_process = (text, parse(text) if text else None)
     return _of_process[1]

@@ -111,10 +111,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 class TappedRaw(wrapt.ObjectProxy):  # type: ignore[type-arg]
     """What a response of requests is read from, with every way to read it tapped; what reads it inside reads it itself.
-
-    Mostly urllib3's response. Adapters of other transports give any file, which takes fewer arguments and has no
-    `stream`: requests looks for it.
-    """
+    Mostly urllib3's response; other transports' adapters give any file, which takes less and has no `stream`."""
 
     def __init__(self, raw: Any, call: Tapped, attempt: Any) -> None:
         super().__init__(raw)
