@@ -73,13 +73,16 @@ def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(submit)
     def hooked(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         own = flow = current_flow()
+        job = fn
         with _carrying:
             flow = calling_flow()
+            if flow is not EMPTY_FLOW and not _is_of_interpreters(self):
+                job = in_flow(flow, fn)
         if flow is EMPTY_FLOW:
             return submit(self, fn, *args, **kwargs)
         set_flow(OUTSIDE)
         try:
-            return submit(self, fn if _is_of_interpreters(self) else in_flow(flow, fn), *args, **kwargs)
+            return submit(self, job, *args, **kwargs)
         finally:
             set_flow(own)
 
