@@ -1,0 +1,42 @@
+"""Pools of processes whose jobs know nothing of arttrace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chat_server import ChatServer
+from joined_program import one_trajectory, run
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_a_job_of_a_module_that_does_not_know_arttrace_is_captured(
+    how: str, tmp_path: Path, server: ChatServer
+) -> None:
+    """From Python 3.14 on processes of a pool are not forked unless they are asked to be."""
+    run(
+        """
+        import multiprocessing, sys
+        from concurrent.futures import ProcessPoolExecutor
+        from asking import ask
+        if __name__ == "__main__":
+            import arttrace
+            arttrace.init(dir=sys.argv[3], project="shop")
+            context = multiprocessing.get_context(sys.argv[1])
+            with arttrace.trajectory(name="outer"):
+                with ProcessPoolExecutor(1, mp_context=context) as executor:
+                    executor.submit(ask, sys.argv[2], "of the executor").result()
+                with context.Pool(1) as pool:
+                    pool.starmap(ask, [(sys.argv[2], "of the pool")])
+                process = context.Process(target=ask, args=(sys.argv[2], "of the process"))
+                process.start(); process.join()
+                assert process.exitcode == 0
+        """,
+        tmp_path,
+        how,
+        server.url,
+        str(tmp_path / "d"),
+        ARTTRACE_DIR=str(tmp_path / "another"),
+    )
+    assert not (tmp_path / "another").exists()
+    assert len(one_trajectory(tmp_path).calls) == 3
