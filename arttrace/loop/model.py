@@ -242,6 +242,7 @@ class TrainableModel(Model):
         backend = self._require_registered()
         groups = gathered_groups(groups, "train")
         _require_trainable(self.name, groups)
+        await record_rewards(groups)  # for a backend of the program's own too
         return await backend.train(self, groups, **(settings_of(config) | settings))
 
     async def log(
