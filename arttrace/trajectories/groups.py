@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -67,6 +67,11 @@ def _without_addresses(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_addresses(item) for name, item in value.items()}
     return value
+
+
+def replayed(metadata: Mapping[str, Any]) -> str | None:
+    """The id of the recorded run that a run with this metadata replays; None where it is no replay."""
+    return text(metadata.get(REPLAY_OF))
 
 
 def group_key(trajectory: Trajectory) -> str:
@@ -160,9 +165,9 @@ class _Entry(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, run: Trajectory) -> _Entry:
-        named = (None if REPLAY_OF in run.metadata else run.group) or run.scenario
+        named = (None if replayed(run.metadata) else run.group) or run.scenario
         arguments = None if named else _in_key(run.arguments)
-        return cls(run.id, named, run.entry, run.entry_name, arguments, text(run.metadata.get(REPLAY_OF)))
+        return cls(run.id, named, run.entry, run.entry_name, arguments, replayed(run.metadata))
 
     def key(self, names: Iterable[str]) -> str | None:
         return self.named or _key_by_arguments(

@@ -25,7 +25,7 @@ from arttrace.store.bounded_parts import batched
 from arttrace.store.sql_text import quoted
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
-from arttrace.trajectories.groups import REPLAY_OF
+from arttrace.trajectories.groups import replayed
 from arttrace.views.labels import short_id
 from arttrace.views.run_filter import group_keys
 from trainer.policies.checkpoints import Checkpoints
@@ -180,7 +180,7 @@ def _newest(store: AnyStore, scenario: str | None, entry: str | None) -> Iterato
         entries |= {one.entry for one in page}
         page = [one for one in page if one.id not in seen and (entry is None or same_entry(one.entry, entry))]
         seen |= {one.id for one in page}
-        recorded = [one for one in page if REPLAY_OF not in one.metadata]
+        recorded = [one for one in page if replayed(one.metadata) is None]
         for part in batched(sorted(recorded, key=lambda one: (one.start_ns, one.id), reverse=True), _AT_ONCE):
             yield from store.trajectories(ids=[one.id for one in part])[::-1]
     if entries and not seen:

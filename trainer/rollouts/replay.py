@@ -20,7 +20,7 @@ from arttrace.records.rollout import PROGRAM, RecordedTool, RolloutJob, ToolReco
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.system.errors import RolloutError
-from arttrace.trajectories.groups import REPLAY_OF, group_key
+from arttrace.trajectories.groups import REPLAY_OF, group_key, replayed
 from arttrace.wire.span_attributes import MAX_ERROR_TEXT
 
 OnMissing = Literal["live", "error"]
@@ -119,7 +119,7 @@ def plan_replay(
                 arguments=trajectory.arguments,
                 group=key,
                 scenario=trajectory.scenario,
-                replay_of=trajectory.metadata.get(REPLAY_OF, trajectory.id),
+                replay_of=replayed(trajectory.metadata) or trajectory.id,
                 tools=None if tools is None else _tool_record(trajectory.id, spans, tools),
             )
         )

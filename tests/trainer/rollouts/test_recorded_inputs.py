@@ -22,7 +22,7 @@ from trainer.rollouts.replay import _recorded_tools
 from trainer.rollouts.workers import RolloutWorkers
 
 
-def recorded(number: int, word: str, replay_of: str | None = None) -> SpanRow:
+def recorded(number: int, word: str, replay_of: object = None) -> SpanRow:
     """The root span of a run of `agent.py:answer`."""
     attributes = {
         semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
@@ -44,6 +44,14 @@ def test_recorded_runs_are_found_however_often_they_were_run_again(tmp_path: Pat
         assert [one["arguments"]["word"] for one in json.loads(shown.stdout)["scenarios"]] == words
     shown = CliRunner().invoke(command, ["--dir", str(tmp_path), "--dry-run", "--json", "--scenario", "fig"])
     assert [one["arguments"]["word"] for one in json.loads(shown.stdout)["scenarios"]] == ["fig"]
+
+
+def test_a_run_whose_metadata_says_something_else_by_the_word_is_no_replay(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([recorded(1, "fig", ["a", "b"]), recorded(2, "plum", {"of": 1})])
+    shown = CliRunner().invoke(command, ["--dir", str(tmp_path), "--dry-run", "--json"])
+    replayed = [(one["arguments"]["word"], one["replay_of"]) for one in json.loads(shown.stdout)["scenarios"]]
+    assert replayed == [("plum", f"{2:032x}"), ("fig", f"{1:032x}")]
 
 
 @pytest.mark.parametrize(
