@@ -68,7 +68,6 @@ with arttrace.trajectory(name="streams"):
         held = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "held"}], stream=True)
         os._exit(status=3)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-assert not hasattr(os._exit, "__wrapped__"), "the process above ends as ever"
 """
 
 
@@ -105,6 +104,35 @@ def test_forked_processes_are_executions_of_their_own(tmp_path: Path, server: Ch
     told = {name: {id for text, id in of.items() if f'"{name}' in text} for name in ("parent", "child", "grandchild")}
     assert all(len(ids) == 1 for ids in told.values())
     assert len(set.union(*told.values())) == 3
+
+
+WORK_HORSE = """
+import os, sys
+if (pid := os.fork()) == 0:  # as a worker of RQ does for each job, before it loads the job's function
+    import arttrace
+    from asking import ask
+    @arttrace.trajectory
+    def job():
+        ask(sys.argv[1], "of the job")
+    job()
+    os._exit(0)
+assert "arttrace" not in sys.modules
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_process_that_was_forked_before_capture_came_in_loses_nothing_when_it_ends_at_once(
+    tmp_path: Path, server: ChatServer
+) -> None:
+    run(WORK_HORSE, tmp_path, server.url)
+    assert len(one_trajectory(tmp_path).calls) == 1
+
+
+def test_a_process_that_was_not_forked_loses_nothing_when_it_ends_at_once(tmp_path: Path, server: ChatServer) -> None:
+    alone = WORK_HORSE.replace("if (pid := os.fork()) == 0:", "if True:")
+    run(alone, tmp_path, server.url)
+    assert len(one_trajectory(tmp_path).calls) == 1
 
 
 GOES_ON = """

@@ -1,6 +1,6 @@
 """Keeps what this process recorded where it ends itself without Python's exit functions.
 
-That is by os._exit, which forked children usually call, or by a signal to itself for which it has no handler: servers
+That is by os._exit, which forked processes usually call, or by a signal to itself for which it has no handler: servers
 that are told to end do so once what was under way has ended.
 """
 
@@ -21,31 +21,24 @@ _SIGNALS = {getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGQUIT", "S
 _leaving = Guard("keeping what a process recorded that ends itself")
 _LEAVE_S = 1.0  # where the disk hangs, it ends all the same
 _END_S = 20.0  # what is done at the exit has bounds of its own, which are less together
-_forked = False
 
 
 def install() -> None:
-    """Hook what a process ends itself by; os._exit where it was forked."""
-    patches.patch(signal, "raise_signal", _signalling)
+    """Hook what a process ends itself by."""
+    patches.patch(os, "_exit", _ending)
     patches.patch(os, "kill", _signalling)
-    keep_what_ends_at_once()
-
-
-def keep_what_ends_at_once() -> None:
-    """Hook os._exit where this process was forked."""
-    if _forked and not patches.is_patched(os, "_exit"):
-        patches.patch(os, "_exit", _ending)
+    patches.patch(signal, "raise_signal", _signalling)
 
 
 def _ending(leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-    """A forked child usually ends so, and runs no atexit functions: its run would be complete without what it did."""
+    """A forked process usually ends so: the run of the one above would be complete without what it did."""
 
     @functools.wraps(leave)
     def hooked(*args: Any, **kwargs: Any) -> NoReturn:
         try:
             with _leaving:
                 if lifecycle.records() and not _hand_over_in_time():
-                    os.write(2, b"arttrace: a forked process ended by os._exit before all that it recorded was kept\n")
+                    os.write(2, b"arttrace: a process ended by os._exit before all that it recorded was kept\n")
         finally:  # whatever a handler of the user's raises meanwhile, the code of the process above is not for this one
             leave(*args, **kwargs)
 
@@ -91,12 +84,3 @@ def _in_a_thread(within_s: float, *functions: Callable[[], None]) -> bool:
 
     native_threads.Thread(call).start()
     return done.wait(within_s)
-
-
-def _after_fork_in_child() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -131,9 +131,6 @@ def _guarded(hook: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]
 def _after_fork_in_child() -> None:
     global _lock
     _lock = native_threads.Lock()
-    if _installed:
-        with _installing:
-            endings.keep_what_ends_at_once()
 
 
 if hasattr(os, "register_at_fork"):
