@@ -257,14 +257,14 @@ def _make_directory(directory: Path) -> None:
 def _above_standard_streams(fd: int) -> int:
     """The same file by a number that no standard stream has: where those are closed, others still write to them, and
     open what they like in their place."""
-    if fd > 2 or sys.platform == "win32":
-        return fd
-    import fcntl
+    if sys.platform != "win32" and fd <= 2:
+        import fcntl
 
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(fd)
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        finally:
+            os.close(fd)
+    return fd
 
 
 def _sync_directory(directory: Path) -> None:
