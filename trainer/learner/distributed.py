@@ -5,6 +5,8 @@ Numbers are added up on the CPU as well as on the device: the process group must
 
 Whoever made the group ends it with `destroy_process_group()` before the process ends. Its threads hold the tensors of
 the last sum a moment longer than the caller; one that lets go of them while the interpreter ends aborts the process.
+They end with the group only where PyTorch's compiler, `torch._dynamo`, was imported before the group was made: some
+defaults of functions that it loads are the group of that moment.
 """
 
 from __future__ import annotations

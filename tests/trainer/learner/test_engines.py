@@ -434,9 +434,10 @@ def test_the_kl_term_may_refer_to_an_adapter(
 RANKS = (
     SELDOM
     + """
-import dataclasses, sys
+import contextlib, dataclasses, os, sys, time
 from pathlib import Path
 import msgspec, torch
+import torch._dynamo  # loaded once there is a group, it holds that for good, and with it its threads
 from torch import distributed
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import Sample
@@ -454,6 +455,16 @@ for number, config in enumerate(msgspec.json.decode(configs, type=list[LearnerCo
     weights = {n: p.detach() for n, p in learner.model.named_parameters() if p.requires_grad}
     torch.save((dataclasses.asdict(metrics), weights), work / f"{number}-{rank}.pt")
 distributed.destroy_process_group()
+for attempt in range(600):  # a thread that was joined is listed a moment longer
+    threads = []
+    for one in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            threads.append(open(f"/proc/self/task/{one}/comm").read())
+    if not any("gloo" in name for name in threads):
+        break
+    time.sleep(0.05)
+else:
+    raise SystemExit(f"the group's threads are still there: {threads}")
 """
 )
 
