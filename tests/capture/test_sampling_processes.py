@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from chat_server import ChatServer
 from collector_process import collecting
+from forks import UNSAID
 from spool import finished_spans
 
 from arttrace.capture.export import sampling
@@ -87,6 +88,7 @@ def program(server: ChatServer, tmp_path: Path) -> Callable[..., str]:
         (tmp_path / "program.py").write_text(SETUP + text)
         environment = {
             **os.environ,
+            **UNSAID,
             "ARTTRACE_DIR": str(tmp_path / "data"),
             "ARTTRACE_SAMPLE": sample,
             "OPENAI_API_KEY": "sk-test-0123456789",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, serve
+from forks import UNSAID
 from spool import read_spans
 
 from arttrace.trajectories import build_trajectories
@@ -52,8 +53,8 @@ def test_a_forked_child_that_ends_at_once_ends_its_run(before: str, ends: str, t
 
 def ended(directory: Path, program: Path, server: ChatServer) -> str:
     """Runs the program, and gives the line that it ended with."""
-    env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url, "ARTTRACE_RAISE": "1"}
-    env["PYTHONWARNINGS"] = "ignore:This process:DeprecationWarning"
+    asked = {"OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url, "ARTTRACE_RAISE": "1"}
+    env = {**os.environ, **UNSAID, **asked}
     command = [*ARTTRACE, "run", "--dir", str(directory / "data"), str(program)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
