@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Message
 
-from arttrace.capture.calls.model_call import Attempt
+from arttrace.capture.calls.attempt import Attempt
 from arttrace.records import semconv
 from trainer.gateway.recording.identity import trajectory_owner
 from trainer.gateway.recording.recorder import GatewayRecorder
@@ -26,7 +26,7 @@ async def test_of_an_answer_that_is_too_large_the_beginning_is_kept_and_nothing_
     recorder = GatewayRecorder(tmp_path / "spool")
     call = recorder.begin(trajectory_owner("run"), PATH, (), b"{}")
     own = Attempt()
-    monkeypatch.setattr("arttrace.capture.calls.model_call.MAX_BODY_BYTES", 2 * len(event("a")))
+    monkeypatch.setattr("arttrace.capture.calls.attempt.MAX_BODY_BYTES", 2 * len(event("a")))
 
     async def send(message: Message) -> None:
         own.chunk(message.get("body", b""))
