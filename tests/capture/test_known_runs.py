@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,8 @@ def test_of_many_runs_the_last_are_known(
 ) -> None:
     monkeypatch.setattr(known_runs, "_warned", False)
     monkeypatch.setattr(known_runs, "_forgotten", False)
-    monkeypatch.setattr(known_runs, "_known_runs", known_runs._known_runs.copy())
-    monkeypatch.setattr(known_runs, "_MAX_KNOWN_RUNS", len(known_runs._known_runs) + 10)
+    monkeypatch.setattr(known_runs, "_known_runs", OrderedDict())
+    monkeypatch.setattr(known_runs, "_MAX_KNOWN_RUNS", 10)
     for number in range(200):
         known_runs.note_run(f"run-{number}", f"trace-{number}")
     for number in (0, 199):
