@@ -1,4 +1,4 @@
-"""One contender of benchmarks/capture.py in a process of its own: does the calls it is told to and says what they cost.
+"""One contender of benchmarks/capture.py in a process of its own: makes the calls asked for and says what they cost.
 
 Reads `{"row": ..., "calls": ...}` as JSON lines and answers each with nanoseconds per batch: CPU of the user's thread,
 CPU of the whole process until everything is written or sent, and time on the clock of the calls alone. With

@@ -2,7 +2,7 @@
 
 Every layout computes the same loss on the same trajectories with a random 4-layer Qwen3 and a LoRA of rank 16, on one
 CPU thread and in a process of its own; tokens/s are trained tokens by CPU seconds, and the gradients are compared. Also
-told: the tokens that went through the model, the pairs of a token and one that it attends to, and how many times less
+shown: the tokens that went through the model, the pairs of a token and one that it attends to, and how many times less
 the two together are to compute than in the first row (without the output head, which sees the same tokens everywhere
 but in stock TRL): a layout can be about so much faster, and not more. Two cases: a synthetic group of 8 with a shared
 beginning, many turns and forks; or groups of the tau-bench airline runs (token ids are made from the words, no

@@ -42,16 +42,16 @@ _ABOUT = "Looks something up. " * 6
 _RESOURCE = {"service.name": "agent", "telemetry.sdk.language": "python", "telemetry.sdk.version": "1.45.2"}
 
 
-_told: dict[bytes, list[int]] = {}
+_reported: dict[bytes, list[int]] = {}
 _tokens = simulated_agent.tokens
 
 
 def tokens(item: dict[str, Any]) -> list[int]:
     """The toy tokenizer, each message once: it would take most of the time."""
     key = msgspec.json.encode(item)
-    if key not in _told:
-        _told[key] = _tokens(item)
-    return _told[key]
+    if key not in _reported:
+        _reported[key] = _tokens(item)
+    return _reported[key]
 
 
 simulated_agent.tokens = tokens

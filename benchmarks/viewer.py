@@ -60,8 +60,8 @@ def big_run(spans: int) -> list[SpanRow]:
             nothing = {"PROMPT_TOKEN_IDS": None, "TOKEN_IDS": None, "LOGPROBS": None}
             run.chat(name, history, answer, at=at, until=at + 10, parent=agent, flow=f"E{worker}", **nothing)
             for id, tool, arguments in asked:
-                told = {"TOOL_CALL_ID": id, "TOOL_CALL_RESULT": "found", "TOOL_CALL_ARGUMENTS": arguments}
-                run.tool(id, tool, at=at + 11, until=at + 20, parent=agent, **told)
+                shown = {"TOOL_CALL_ID": id, "TOOL_CALL_RESULT": "found", "TOOL_CALL_ARGUMENTS": arguments}
+                run.tool(id, tool, at=at + 11, until=at + 20, parent=agent, **shown)
             history = [*history, answer, *(result(id, "found") for id, _, _ in asked)]
     return run.end(at=10 + spans)
 
@@ -147,8 +147,8 @@ def pages(viewer: Viewer, page: Page, given: argparse.Namespace) -> None:
     measure(viewer, page, f"runs, {given.runs} in the store", "/runs", "#newest tr[id]")
     measure(viewer, page, "runs, filtered by group", "/runs?group=task+7", "#newest tr[id]")
     began = time.perf_counter()
-    told = opened(page, viewer.url + big, "article.entry")
-    print(f"| run of {given.spans} spans, never opened before: its first entries | {told:.0f} ms | | | |")
+    shown = opened(page, viewer.url + big, "article.entry")
+    print(f"| run of {given.spans} spans, never opened before: its first entries | {shown:.0f} ms | | | |")
     page.locator("[data-awaits]").wait_for(state="detached")
     print(f"| all of it, in their place | {took(began)} | | | |")
     measure(viewer, page, "its transcript, opened before", big, "article.entry")

@@ -1,4 +1,4 @@
-"""How a process ended is told with the signal's name and its usual cause."""
+"""How a process ended is reported with the signal's name and its usual cause."""
 
 import subprocess
 import sys
@@ -21,11 +21,11 @@ def test_a_signal_is_named_with_its_usual_cause(name: str, cause: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "shown"),
     [(0, "exit code 0"), (7, "exit code 7"), (255, "exit code 255"), (-15, "signal SIGTERM"), (None, "no exit code")],
 )
-def test_an_exit_code_is_told_as_it_is(code: int | None, told: str) -> None:
-    assert how_ended(code) == told
+def test_an_exit_code_is_reported_as_it_is(code: int | None, shown: str) -> None:
+    assert how_ended(code) == shown
 
 
 DYING = """

@@ -282,12 +282,12 @@ def _unzip(wheel: Path, site: Path) -> None:
 def _as_installed(site: Path) -> None:
     """What an installation would say of the clone: the trainer's commands are found by it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    told = site / f"arttrace-{project['version']}.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: arttrace\nVersion: {project['version']}\n")
+    shown = site / f"arttrace-{project['version']}.dist-info"
+    shown.mkdir()
+    (shown / "METADATA").write_text(f"Metadata-Version: 2.1\nName: arttrace\nVersion: {project['version']}\n")
     groups = {"console_scripts": project["scripts"], **project["entry-points"]}
     lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in groups.items()]
-    (told / "entry_points.txt").write_text("\n".join(lines))
+    (shown / "entry_points.txt").write_text("\n".join(lines))
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:

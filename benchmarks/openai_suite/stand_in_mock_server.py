@@ -101,8 +101,8 @@ def asked(method: Any) -> Route | None:
             for arguments in (given, given | {parameter.name: filling for parameter in needed[:2]}):
                 try:
                     method(**arguments)
-                except _Asked as told:
-                    return typing.cast("Route", told.args[0])
+                except _Asked as shown:
+                    return typing.cast("Route", shown.args[0])
                 except Exception:  # noqa: BLE001 - a method that refuses these arguments is tried with the next
                     continue
     return None

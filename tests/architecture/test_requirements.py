@@ -73,8 +73,8 @@ def test_a_pinned_set_has_what_arttrace_and_its_extras_name(machine: str) -> Non
             assert wanted.specifier.contains(version, prereleases=True), f"{pinned[name]}, but arttrace needs {wanted}"
 
 
-def test_whoever_is_told_to_install_a_pinned_set_is_told_not_to_resolve_it() -> None:
-    told = [
+def test_whoever_is_to_install_a_pinned_set_is_not_to_resolve_it() -> None:
+    shown = [
         line
         for folder, pattern in [
             *(("arttrace", "*.py"), ("trainer", "*.py"), ("docs", "*.md"), ("requirements", "*.txt")),
@@ -84,5 +84,5 @@ def test_whoever_is_told_to_install_a_pinned_set_is_told_not_to_resolve_it() -> 
         for line in path.read_text().splitlines()
         if "pip install" in line and "requirements/" in line
     ]
-    assert len(told) >= 8
-    assert [line for line in told if "--no-deps" not in line] == []
+    assert len(shown) >= 8
+    assert [line for line in shown if "--no-deps" not in line] == []

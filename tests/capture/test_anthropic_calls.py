@@ -266,9 +266,9 @@ def test_what_a_route_does_not_reach_is_said_once(server: MessagesServer, caplog
     with arttrace.route("*", to="policy:latest", base_url="http://127.0.0.1:9/v1"), arttrace.trajectory(name="root"):
         for _ in range(2):
             vertex.messages.create(**ASKED)
-    told = [one.getMessage() for one in caplog.records if "Vertex AI" in one.getMessage()]
-    assert len(told) == 1
-    assert "neither routed nor asked for token ids; use the Anthropic client itself" in told[0]
+    shown = [one.getMessage() for one in caplog.records if "Vertex AI" in one.getMessage()]
+    assert len(shown) == 1
+    assert "neither routed nor asked for token ids; use the Anthropic client itself" in shown[0]
 
 
 @pytest.mark.parametrize(

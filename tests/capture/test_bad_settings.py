@@ -115,7 +115,7 @@ def test_one_receiver_may_stand_without_a_list(tmp_path: Path, caplog: pytest.Lo
     assert not caplog.records
 
 
-def test_an_endpoint_that_is_no_url_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_an_endpoint_that_is_no_url_is_reported_without_a_traceback(tmp_path: Path) -> None:
     said = "import arttrace\n@arttrace.trajectory\ndef f(): pass\nf()\narttrace.flush()\n"
     env = {name: value for name, value in os.environ.items() if name != "ARTTRACE_RAISE"}
     env |= {"ARTTRACE_ENDPOINT": "127.0.0.1:9", "ARTTRACE_DIR": str(tmp_path)}

@@ -92,13 +92,13 @@ def test_redacted_keeps_the_structure_and_no_text(
     rows = by_name(spans())
     assert PRIVATE.encode() not in spool_bytes(tmp_path)
     call = rows["chat m"].attributes
-    system, user, asked, told = json.loads(call[semconv.INPUT_MESSAGES])
-    assert [message["role"] for message in (system, user, asked, told)] == ["system", "user", "assistant", "tool"]
+    system, user, asked, shown = json.loads(call[semconv.INPUT_MESSAGES])
+    assert [message["role"] for message in (system, user, asked, shown)] == ["system", "user", "assistant", "tool"]
     assert system["parts"] == [{"type": "text", "content": f"[redacted, {len(PRIVATE) + 9} characters]"}]
     assert [part["type"] for part in user["parts"]] == ["text", "other"]
     assert user["parts"][1]["value"]["type"] == "image_url"
     assert (asked["parts"][0]["name"], asked["parts"][0]["id"]) == ("look", "call_1")
-    assert told["parts"][0]["id"] == "call_1"
+    assert shown["parts"][0]["id"] == "call_1"
     (answer,) = json.loads(call[semconv.OUTPUT_MESSAGES])
     assert (answer["role"], answer["finish_reason"]) == ("assistant", "tool_calls")
     assert json.loads(call[semconv.TOOL_DEFINITIONS]) == [{"type": "function", "function": {"name": "look"}}]
@@ -275,7 +275,7 @@ def returns_too_much(value: Any, *, kind: str) -> Any:
 def test_a_mask_that_fails_costs_the_content_and_not_the_span(
     mask: Any, server: ChatServer, spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    failures.clear()  # so that it is told
+    failures.clear()  # so that it is reported
     monkeypatch.delenv("ARTTRACE_RAISE")
     init(tmp_path, mask=mask)
     before = failures["the mask"]

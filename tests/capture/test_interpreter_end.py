@@ -133,7 +133,7 @@ class Silent(Exception):
 @pytest.mark.parametrize(
     ("error", "said"), [(Silent(), "Silent: <Silent>"), (ValueError(os.fsdecode(b"\xff")), "ValueError: \ufffd")]
 )
-def test_a_failure_whose_error_has_no_readable_text_is_told_at_the_end_too(
+def test_a_failure_whose_error_has_no_readable_text_is_reported_at_the_end_too(
     error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "is_finalizing", lambda: True)

@@ -421,7 +421,7 @@ def test_no_failure_of_ours_reaches_a_library(
     assert guard.failures
 
 
-def test_a_flow_that_cannot_be_told_is_no_failure_of_a_thread(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_that_cannot_be_named_is_no_failure_of_a_thread(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("ours")
 

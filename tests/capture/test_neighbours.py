@@ -217,7 +217,7 @@ def test_uvloop(server: ChatServer, spans: Spans) -> None:
     assert sorted(executions.count(each) for each in set(executions)) == [2, 2]
 
 
-def test_tasks_of_trio_are_told_apart(server: ChatServer, spans: Spans) -> None:
+def test_tasks_of_trio_are_distinguished(server: ChatServer, spans: Spans) -> None:
     trio = pytest.importorskip("trio")
 
     async def main() -> None:

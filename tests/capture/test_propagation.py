@@ -39,7 +39,7 @@ def test_a_child_process_joins_as_a_sub_agent(tmp_path: Path, server: ChatServer
         import asyncio, pathlib, subprocess, sys
         import arttrace
         here = pathlib.Path(__file__).parent
-        arttrace.init(project="told", dir=here / "d")
+        arttrace.init(project="reported", dir=here / "d")
         @arttrace.trajectory
         async def outer(url):
             subprocess.run([sys.executable, here / "child.py", url], check=True)
@@ -56,7 +56,7 @@ def test_a_child_process_joins_as_a_sub_agent(tmp_path: Path, server: ChatServer
     assert not (tmp_path / "elsewhere").exists()
     roots = [span for span in read_spans(tmp_path / "d") if semconv.TRAJECTORY_SPAN_COUNT in span.attributes]
     assert sorted(root.attributes[semconv.TRAJECTORY_SPAN_COUNT] for root in roots) == [0, 1, 1]
-    assert {root.attributes[semconv.PROJECT] for root in roots} == {"told"}
+    assert {root.attributes[semconv.PROJECT] for root in roots} == {"reported"}
 
 
 def test_a_program_under_arttrace_run_joins_too(tmp_path: Path, server: ChatServer) -> None:
@@ -177,14 +177,14 @@ def test_a_line_comes_back_as_it_was() -> None:
     assert not set(sent.text()) & set(' ,"\\')
 
 
-def test_an_update_after_the_end_is_told_once(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_update_after_the_end_is_reported_once(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
     with arttrace.trajectory(name="run") as run:
         pass
     run.update(tags=["late"])
     run.update(tags=["late"])
     assert [span.name for span in spans()] == ["invoke_agent run"]
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [f"arttrace: update after the end of trajectory {run.id!r} is not recorded"]
+    heard = [record.getMessage() for record in caplog.records]
+    assert heard == [f"arttrace: update after the end of trajectory {run.id!r} is not recorded"]
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])

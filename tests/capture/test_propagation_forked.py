@@ -101,9 +101,9 @@ def test_forked_processes_are_executions_of_their_own(tmp_path: Path, server: Ch
     run(FORKED, tmp_path, server.url)
     spans = [span for span in read_spans(tmp_path / "d") if semconv.INPUT_MESSAGES in span.attributes]
     of = {str(span.attributes[semconv.INPUT_MESSAGES]): span.attributes[semconv.EXECUTION_ID] for span in spans}
-    told = {name: {id for text, id in of.items() if f'"{name}' in text} for name in ("parent", "child", "grandchild")}
-    assert all(len(ids) == 1 for ids in told.values())
-    assert len(set.union(*told.values())) == 3
+    heard = {name: {id for text, id in of.items() if f'"{name}' in text} for name in ("parent", "child", "grandchild")}
+    assert all(len(ids) == 1 for ids in heard.values())
+    assert len(set.union(*heard.values())) == 3
 
 
 WORK_HORSE = """
@@ -140,7 +140,7 @@ import os
 import arttrace
 from arttrace.capture.export import recorder
 recorder._SHOWN_AFTER_S = 600.0  # what lasts is shown anyway
-told, tell = os.pipe()
+reported, tell = os.pipe()
 with arttrace.trajectory(name="outer"):
     if os.fork() == 0:
         @arttrace.agent
@@ -149,7 +149,7 @@ with arttrace.trajectory(name="outer"):
             os.write(tell, b"begun")
             os.kill(os.getpid(), 9)
         worker()
-    assert os.read(told, 5) == b"begun"
+    assert os.read(reported, 5) == b"begun"
 os.wait()
 """
 

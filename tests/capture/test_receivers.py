@@ -254,11 +254,11 @@ def test_nothing_of_a_receiver_shows_its_secrets() -> None:
 def test_the_variables_of_opentelemetry_are_read_by_its_rules(
     environ: dict[str, str], url: str, headers: dict[str, str]
 ) -> None:
-    receiver, told = by_environment(environ)
+    receiver, shown = by_environment(environ)
     assert receiver is not None
     assert receiver.target().geturl() == url
     assert receiver.headers == headers
-    assert told == []
+    assert shown == []
 
 
 @pytest.mark.parametrize(
@@ -272,14 +272,14 @@ def test_the_variables_of_opentelemetry_are_read_by_its_rules(
     ],
 )
 def test_what_cannot_be_honoured_is_said_and_nothing_is_sent(environ: dict[str, str], said: str) -> None:
-    receiver, told = by_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", **environ})
+    receiver, shown = by_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318", **environ})
     assert receiver is None
-    assert said in " ".join(told)
-    assert bool(told) == bool(said)
+    assert said in " ".join(shown)
+    assert bool(shown) == bool(said)
 
 
 def test_a_bad_header_or_timeout_is_said_without_its_value() -> None:
-    receiver, told = by_environment(
+    receiver, shown = by_environment(
         {
             "OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318",
             "OTEL_EXPORTER_OTLP_HEADERS": "hunter2,good=1,bad=a%0Ahunter2",
@@ -290,8 +290,8 @@ def test_a_bad_header_or_timeout_is_said_without_its_value() -> None:
     assert receiver is not None
     assert receiver.headers == {"good": "1"}
     assert (receiver.timeout_s, receiver.compression) == (10.0, "none")
-    assert "2 of the headers" in " ".join(told)
-    assert "hunter2" not in " ".join(told)
+    assert "2 of the headers" in " ".join(shown)
+    assert "hunter2" not in " ".join(shown)
 
 
 AGENT = """
@@ -479,7 +479,7 @@ def test_what_the_page_says_of_a_receiver_leads_where_its_own_documentation_does
     _, _, endpoint, headers, _ = row.split("|")
     address = endpoint.split("`")[1]
     said = next(part for part in headers.split("`")[1::2] if "=" in part)
-    receiver, told = by_environment(
+    receiver, shown = by_environment(
         {
             "OTEL_EXPORTER_OTLP_ENDPOINT": address,
             "OTEL_EXPORTER_OTLP_HEADERS": said,
@@ -487,6 +487,6 @@ def test_what_the_page_says_of_a_receiver_leads_where_its_own_documentation_does
         }
     )
     assert receiver is not None
-    assert told == []
+    assert shown == []
     assert (receiver.target().geturl(), receiver.headers) == _PRESETS[name]
     assert receiver.compression == "gzip"

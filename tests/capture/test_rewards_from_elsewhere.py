@@ -91,8 +91,8 @@ import subprocess, sys
 import arttrace
 @arttrace.trajectory
 def agent():
-    told = subprocess.run([sys.executable, "-c", {judge!r}], check=True, capture_output=True, text=True)
-    assert told.stdout.strip() == arttrace.current_trajectory().id
+    shown = subprocess.run([sys.executable, "-c", {judge!r}], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == arttrace.current_trajectory().id
 agent()
 """,
             tmp_path,

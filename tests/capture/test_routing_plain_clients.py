@@ -223,8 +223,8 @@ def test_what_a_route_does_not_reach_is_said_once(
         to_policy.remove()
         requests.post(url, json=BODY)
     assert (len(vendor.sent), len(policy.sent)) == (7, 0)
-    told = [record.getMessage() for record in caplog.records if record.name == "arttrace"]
-    assert len(told) == 3, told
-    assert "requests whose body cannot be read" in told[0]
-    assert "aiohttp session with an `auth`" in told[1]
-    assert "ARTTRACE_CAPTURE_HTTP=1" in told[2]
+    shown = [record.getMessage() for record in caplog.records if record.name == "arttrace"]
+    assert len(shown) == 3, shown
+    assert "requests whose body cannot be read" in shown[0]
+    assert "aiohttp session with an `auth`" in shown[1]
+    assert "ARTTRACE_CAPTURE_HTTP=1" in shown[2]

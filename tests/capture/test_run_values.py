@@ -160,7 +160,7 @@ def test_a_reward_that_is_no_finite_number_is_logged_in_one_line(
     assert caplog.records[0].exc_info is None
 
 
-def test_a_reward_for_a_run_that_nobody_knows_is_kept_and_told_once(
+def test_a_reward_for_a_run_that_nobody_knows_is_kept_and_reported_once(
     records: Callable[[], list[Record]], caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_runs, "_warned", False)

@@ -56,7 +56,7 @@ def ask(client: openai.OpenAI, text: str, model: str = "m") -> Any:
 
 
 @contextmanager
-def told(tracer: Tracer, asked: dict[str, Any], answered: dict[str, Any], *, current: bool = True) -> Iterator[None]:
+def shown(tracer: Tracer, asked: dict[str, Any], answered: dict[str, Any], *, current: bool = True) -> Iterator[None]:
     """A library's span of one call, current inside it or, as callbacks make them, not."""
     span = tracer.start_span("chat", attributes=asked)
     if current:
@@ -84,7 +84,7 @@ def test_a_call_that_a_hook_records_beside_it_is_another(
 ) -> None:
     @arttrace.trajectory
     def main() -> None:
-        with ThreadPoolExecutor(1) as pool, told(tracer, ASKED, answered, current=current):
+        with ThreadPoolExecutor(1) as pool, shown(tracer, ASKED, answered, current=current):
             pool.submit(ask, client, "beside").result()
 
     main()
@@ -105,7 +105,7 @@ def test_it_is_another_of_the_same_model_where_its_answer_is(
 ) -> None:
     @arttrace.trajectory
     def main() -> None:
-        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, answered, current=False):
+        with shown(tracer, ASKED | {"gen_ai.request.model": "m"}, answered, current=False):
             ask(client, "beside")
 
     main()
@@ -132,7 +132,7 @@ def test_a_span_of_the_very_call_is_left_out(
 ) -> None:
     @arttrace.trajectory
     def main() -> None:
-        with told(tracer, ASKED | {"gen_ai.request.model": "openai/m"}, answered, current=current):
+        with shown(tracer, ASKED | {"gen_ai.request.model": "openai/m"}, answered, current=current):
             ask(client, "one")
 
     main()
@@ -148,13 +148,13 @@ def test_of_calls_side_by_side_each_is_one(tracer: Tracer, server: ScriptedServe
             all_begun, answered = asyncio.Barrier(4), asyncio.Barrier(4)
 
             async def hooked(number: int) -> None:
-                with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}, current=number == 0):
+                with shown(tracer, ASKED | {"gen_ai.request.model": "m"}, {}, current=number == 0):
                     await all_begun.wait()
                     await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "one"}])
                     await answered.wait()
 
             async def unknown(number: int) -> None:
-                with told(tracer, ASKED, {}, current=number == 0):
+                with shown(tracer, ASKED, {}, current=number == 0):
                     await all_begun.wait()
                     await answered.wait()
 
@@ -171,7 +171,7 @@ def test_one_recorded_call_answers_for_one_span(
     @arttrace.trajectory
     def main() -> None:
         asked = ASKED | {"gen_ai.request.model": "m"}
-        with told(tracer, asked, {}, current=False), told(tracer, asked, {}, current=current):
+        with shown(tracer, asked, {}, current=False), shown(tracer, asked, {}, current=current):
             ask(client, "one")
 
     main()
@@ -184,7 +184,7 @@ def test_a_span_around_several_tries_is_left_out(
     @arttrace.trajectory
     def main() -> None:
         server.failures[:] = [500, 500]
-        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {"gen_ai.response.id": "c1"}):
+        with shown(tracer, ASKED | {"gen_ai.request.model": "m"}, {"gen_ai.response.id": "c1"}):
             for _ in range(2):
                 with pytest.raises(openai.InternalServerError):
                     ask(client, "one")
@@ -200,7 +200,7 @@ def test_a_stream_that_is_read_after_the_end_of_its_span_is_the_same_call(
 ) -> None:
     @arttrace.trajectory
     def main() -> None:
-        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}, current=current):
+        with shown(tracer, ASKED | {"gen_ai.request.model": "m"}, {}, current=current):
             stream = client.chat.completions.create(
                 model="m", messages=[{"role": "user", "content": "one"}], stream=True
             )
@@ -219,7 +219,7 @@ def test_a_stream_that_is_read_after_the_end_of_another_calls_span_is_another(
 
     @arttrace.trajectory
     def main() -> None:
-        with told(tracer, ASKED, ANSWERED, current=False):
+        with shown(tracer, ASKED, ANSWERED, current=False):
             streams.append(
                 client.chat.completions.create(model="m", messages=[{"role": "user", "content": "one"}], stream=True)
             )
@@ -239,7 +239,7 @@ def test_a_stream_that_is_read_after_the_end_of_another_calls_span_is_another(
 def test_an_embedding_inside_of_it_is_another_call(tracer: Tracer, client: openai.OpenAI, spans: Spans) -> None:
     @arttrace.trajectory
     def main() -> None:
-        with told(tracer, ASKED, ANSWERED), pytest.raises(ValueError, match="No embedding data"):
+        with shown(tracer, ASKED, ANSWERED), pytest.raises(ValueError, match="No embedding data"):
             client.embeddings.create(model="e", input="one")
 
     main()
@@ -252,10 +252,10 @@ def test_a_check_inside_of_it_by_another_model_is_another_call(
 ) -> None:
     @arttrace.trajectory
     def main() -> None:
-        with told(tracer, ASKED, ANSWERED):
+        with shown(tracer, ASKED, ANSWERED):
             ask(client, "is this allowed?")
         small = ASKED | {"gen_ai.request.model": "small"}
-        with told(tracer, ASKED, ANSWERED), told(tracer, small, ANSWERED | {"gen_ai.response.id": "msg_2"}):
+        with shown(tracer, ASKED, ANSWERED), shown(tracer, small, ANSWERED | {"gen_ai.response.id": "msg_2"}):
             pass
 
     main()
@@ -274,9 +274,9 @@ def test_in_another_processs_run_a_span_of_the_very_call_is_left_out(
     given = main()
     before = otel_context.attach(baggage.set_baggage(BAGGAGE, given))
     try:
-        with told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
+        with shown(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
             ask(client, "one")
-        with told(tracer, ASKED, ANSWERED):
+        with shown(tracer, ASKED, ANSWERED):
             pass
     finally:
         otel_context.detach(before)
@@ -291,7 +291,7 @@ def test_a_routed_call_in_a_pool_is_the_same(
 
         @arttrace.trajectory
         def main() -> None:
-            with ThreadPoolExecutor(1) as pool, told(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
+            with ThreadPoolExecutor(1) as pool, shown(tracer, ASKED | {"gen_ai.request.model": "m"}, {}):
                 pool.submit(ask, client, "one").result()
 
         main()

@@ -193,7 +193,7 @@ def test_a_reward_before_the_end_keeps_the_run_whole(by_id: bool, data: Path, cl
     assert [record.value for record in read_spool(data) if isinstance(record, Reward)] == [1.0]
 
 
-def test_a_reward_after_the_end_is_told_of_as_what_it_is(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reward_after_the_end_is_reported_as_what_it_is(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     arttrace.init(dir=data, sample=0)
     with arttrace.trajectory(name="agent") as run:
         pass

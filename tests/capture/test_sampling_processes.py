@@ -37,7 +37,7 @@ def job(number):
         ask(number)
 """
 FORK = """
-with arttrace.trajectory(name="told"):
+with arttrace.trajectory(name="reported"):
     ask("parent")
     pid = os.fork()
     if pid == 0:
@@ -58,7 +58,7 @@ if __name__ == "__main__":
 """
 INSIDE = """
 if __name__ == "__main__":
-    with arttrace.trajectory(name="told"):
+    with arttrace.trajectory(name="reported"):
         ask("parent")
         with multiprocessing.get_context("fork").Pool(2) as pool:
             pool.map(ask, range(4), chunksize=1)
@@ -70,7 +70,7 @@ if len(sys.argv) > 2:
     with arttrace.trajectory(name="child"):
         ask("child")
 else:
-    with arttrace.trajectory(name="told"):
+    with arttrace.trajectory(name="reported"):
         ask("parent")
         subprocess.run([sys.executable, __file__, sys.argv[1], "child"], check=True)
     with arttrace.trajectory(name="alone"):

@@ -68,8 +68,8 @@ def ask_all(path):
     with ThreadPoolExecutor() as pool:
         pool.submit(requests.get, f"{URL}{path}/thread").result()
     print_it = "import os; print('ARTTRACE_CONTEXT' in os.environ)"
-    told = subprocess.run([sys.executable, "-Sc", print_it], capture_output=True, text=True).stdout.strip()
-    return told == "True"
+    reported = subprocess.run([sys.executable, "-Sc", print_it], capture_output=True, text=True).stdout.strip()
+    return reported == "True"
 
 arttrace.init(http_spans=True, propagate=["127.0.0.1"])
 for owner, name in [
@@ -139,8 +139,8 @@ INSIDE = Counter({"invoke_agent helper": 1, "execute_tool find": 1, "execute_too
 def test_nothing_is_recorded_or_sent_in_a_run_that_is_open(server: ChatServer, tmp_path: Path) -> None:
     with serving() as site:
         threads = run(HELD + AFTERWARDS, tmp_path, site.url, server.url, ARTTRACE_RAISE="1")
-    told = {path for path, headers in site.seen if {"baggage", "traceparent"} & headers.keys()}
-    assert told == {"/before", "/before/thread", "/begun"}
+    shown = {path for path, headers in site.seen if {"baggage", "traceparent"} & headers.keys()}
+    assert shown == {"/before", "/before/thread", "/begun"}
     assert asked(finished_spans(tmp_path / "d")) == everything("/before")
     assert {span.name for span in read_spans(tmp_path / "d") if not span.end_ns} <= {"invoke_agent run"}
     assert threads.strip() == "1"  # none of arttrace's
@@ -151,8 +151,8 @@ def test_an_open_run_goes_on_when_everything_is_installed_again_and_no_call_is_r
 ) -> None:
     with serving() as site:
         run(HELD + AGAIN, tmp_path, site.url, server.url, ARTTRACE_RAISE="1")
-    told = Counter(path for path, headers in site.seen if {"baggage", "traceparent"} & headers.keys())
-    assert told == {
+    shown = Counter(path for path, headers in site.seen if {"baggage", "traceparent"} & headers.keys())
+    assert shown == {
         path + end: count for path in ("/before", "/after") for end, count in (("", REQUESTS), ("/thread", OF_THREADS))
     }
     one_trajectory(tmp_path)

@@ -21,7 +21,7 @@ def test_a_host_of_another_name_is_no_friend(client: TestClient) -> None:
     assert client.get("/health", headers={"x": "y" * 40_000}).status_code == 431
 
 
-def test_with_a_key_nothing_is_taken_or_told_without_it(sink: Spool, data: DataDir) -> None:
+def test_with_a_key_nothing_is_taken_or_reported_without_it(sink: Spool, data: DataDir) -> None:
     app = CollectorApp(sink, Forward(data), Authorizer("token", api_key="key"))
     client = TestClient(app, base_url="http://collector.example")
     body = request(b"\x02" * 8).SerializeToString()
@@ -36,6 +36,6 @@ def test_with_a_key_nothing_is_taken_or_told_without_it(sink: Spool, data: DataD
     assert sink.acknowledged == 1
 
 
-def test_what_was_captured_is_told_to_the_token_alone(client: TestClient) -> None:
+def test_what_was_captured_is_reported_to_the_token_alone(client: TestClient) -> None:
     assert client.get("/api/summaries").status_code == 401
     assert client.get("/api/summaries", headers={"authorization": "Bearer tokem"}).status_code == 401

@@ -131,7 +131,7 @@ def test_health_and_metrics(client: TestClient, sink: Spool) -> None:
     assert client.get("/nowhere").status_code == 404
     client.post("/v1/traces", content=request(b"\x02" * 8, b"bad").SerializeToString(), headers=HEADERS)
     client.post("/v1/traces", content=b"\xff", headers=HEADERS)
-    told = client.get("/metrics").text
+    shown = client.get("/metrics").text
     for line in (
         "arttrace_collector_spans_acknowledged_total 1",
         "arttrace_collector_spans_refused_total 1",
@@ -139,4 +139,4 @@ def test_health_and_metrics(client: TestClient, sink: Spool) -> None:
         'arttrace_collector_answers_total{status="400"} 1',
         "arttrace_collector_in_flight_bytes 0",
     ):
-        assert line in told.splitlines()
+        assert line in shown.splitlines()

@@ -22,14 +22,14 @@ TOLD = "runs that another version stored are read: 1 of 2"
 
 
 def test_the_process_says_it_while_it_opens_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, told, ended = DataDir(tmp_path), list[Round](), threading.Event()
+    data, shown, ended = DataDir(tmp_path), list[Round](), threading.Event()
     store_by_an_earlier_version(data)
     monkeypatch.setattr("arttrace.store.file.reread._AT_ONCE", 1)
     monkeypatch.setattr(store_process, "_TELL_S", 0.0)
-    monkeypatch.setattr(store_process, "_tell", told.append)
+    monkeypatch.setattr(store_process, "_tell", shown.append)
     ended.set()
     store_process._load_until(ended, data, "token")
-    assert [(one.reading, one.owner) for one in told] == [
+    assert [(one.reading, one.owner) for one in shown] == [
         (TOLD, False),
         (TOLD.replace("1 of", "2 of"), False),
         ("", True),

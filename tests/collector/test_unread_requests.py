@@ -23,8 +23,8 @@ def listed(site: Site, *options: str) -> str:
 
 
 def metric(site: Site) -> str:
-    told = site.client.get("/metrics").text.splitlines()
-    return next(line for line in told if line.startswith("arttrace_collector_requests_unread_total"))
+    shown = site.client.get("/metrics").text.splitlines()
+    return next(line for line in shown if line.startswith("arttrace_collector_requests_unread_total"))
 
 
 @pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs"])

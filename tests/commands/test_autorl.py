@@ -282,7 +282,7 @@ def test_without_a_key_it_says_that_there_are_stand_ins(
         (["--judge", "gemini/gemini-2.5-pro"], "gemini/gemini-2.5-pro"),
     ],
 )
-def test_a_key_that_is_missing_is_told_before_the_model_is_started(
+def test_a_key_that_is_missing_is_reported_before_the_model_is_started(
     options: list[str], asks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def register(*_: Any) -> None:

@@ -216,7 +216,7 @@ def test_shared_options_may_stand_behind_a_command_of_a_command(given: list[str]
         ),
     ],
 )
-def test_a_number_that_is_none_is_told_with_what_is_wanted(arguments: list[str], said: str) -> None:
+def test_a_number_that_is_none_is_reported_with_what_is_wanted(arguments: list[str], said: str) -> None:
     refused = CliRunner().invoke(cli, arguments)
     assert refused.exit_code == 2
     assert refused.output.splitlines()[-1] == f"Error: Invalid value for {said}"
@@ -350,15 +350,15 @@ def test_the_servers_own_command_names_one_that_there_is(server: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "model", "told"), [([], "", True), (["--port=x"], "", True), (["--x"], "m", False)]
+    ("options", "model", "heard"), [([], "", True), (["--port=x"], "", True), (["--x"], "m", False)]
 )
-def test_the_server_of_a_container_says_how_its_model_is_named(options: list[str], model: str, told: bool) -> None:
+def test_the_server_of_a_container_says_how_its_model_is_named(options: list[str], model: str, heard: bool) -> None:
     environment = {**os.environ, "MODEL": model}
     done = subprocess.run(
         [sys.executable, "-m", "arttrace.server", *options], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 2
-    assert ("Name the model with --model, or by MODEL in the environment: docker run -e MODEL=" in done.stderr) == told
+    assert ("Name the model with --model, or by MODEL in the environment: docker run -e MODEL=" in done.stderr) == heard
     given = subprocess.run(
         [sys.executable, "-m", "arttrace.server", "--base-model=m", "--x"], capture_output=True, text=True
     )

@@ -278,6 +278,6 @@ def test_tokens_of_a_policy_that_cannot_be_trained_on(tmp_path: Path) -> None:
         (3 * 10**15, "3000 TB"),
     ],
 )
-def test_a_size_is_told_in_the_largest_unit_that_fits(size: int, said: str) -> None:
+def test_a_size_is_reported_in_the_largest_unit_that_fits(size: int, said: str) -> None:
     """A few kilobytes that were not delivered were 0.0 MB."""
     assert size_text(size) == said

@@ -62,7 +62,7 @@ def test_further_receivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert (receiver.spans, closed.spans) == ([], [])
 
 
-def test_langfuse_is_told_of_only_where_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_langfuse_is_named_only_where_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor(tmp_path, 0) == []
     monkeypatch.setenv("ARTTRACE_LANGFUSE", "1")
     [found] = doctor(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""A command that is told to end, or whose terminal is closed, leaves its store as Ctrl-C would."""
+"""A command that is asked to end, or whose terminal is closed, leaves its store as Ctrl-C would."""
 
 from __future__ import annotations
 
@@ -199,16 +199,16 @@ def test_a_server_for_an_mcp_client_does_not_wait_for_its_next_line(number: sign
             process.kill()
 
 
-def test_a_closed_terminal_is_told_once_however_often_it_is_sent() -> None:
-    told = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append("SIGTERM"))
+def test_a_closed_terminal_is_reported_once_however_often_it_is_sent() -> None:
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("SIGTERM"))
     try:
         with ended_as_by_ctrl_c():
             for _ in range(3):
                 signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert told == ["SIGTERM"]
+    assert heard == ["SIGTERM"]
 
 
 def test_what_nohup_started_stays() -> None:

@@ -37,7 +37,7 @@ class Outcome:
     err: str
 
     def says(self, *words: str, code: int = 1) -> None:
-        """The error, on stderr alone, holds all of these words, and is told to a person, not a programmer."""
+        """The error, on stderr alone, holds all of these words, which are a person's, not a programmer's."""
         assert self.code == code, self.err
         assert self.out == ""
         for word in words:
@@ -226,10 +226,10 @@ def test_training_while_the_gateway_does_not_answer(arttrace: Command, data: Dat
 
 def test_equal_rewards_are_skipped_with_a_notice(arttrace: Command, data: DataDir, model: Path) -> None:
     fill(data, {"x": "s", "y": "s"}, {"x": 0.5, "y": 0.5})
-    told = arttrace("train", "--base-model", model)
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith("skipped: all rewards within each group are equal")
-    assert "harder ones" in told.out
+    shown = arttrace("train", "--base-model", model)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith("skipped: all rewards within each group are equal")
+    assert "harder ones" in shown.out
     assert json.loads(arttrace("train", "--base-model", model, "--json").out).keys() == {"skipped"}
     assert not list(data.policies.glob("*/*@*"))
 
@@ -333,7 +333,7 @@ def test_run_loads_no_client_and_asks_no_installed_package(data: DataDir) -> Non
     assert loaded_by(unused, data.root.parent, "run", "--dir", str(data.root), "--", "no-such-program") == (1, set())
 
 
-def test_a_judge_that_would_be_asked_at_the_agents_address_is_told(
+def test_a_judge_that_would_be_asked_at_the_agents_address_is_reported(
     arttrace: Command, data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(data, {"x": "s"})
@@ -343,7 +343,7 @@ def test_a_judge_that_would_be_asked_at_the_agents_address_is_told(
 
 
 @pytest.mark.parametrize("command", ["score", "judge-check", "doctor"])
-def test_a_judges_address_that_is_none_is_told_before_anybody_is_asked(
+def test_a_judges_address_that_is_none_is_reported_before_anybody_is_asked(
     arttrace: Command, data: DataDir, command: str
 ) -> None:
     fill(data, {"x": "s"})

@@ -53,7 +53,7 @@ def test_ls_fits_a_page_and_says_what_matters(root: Path) -> None:
     assert "agent:run" in whole
 
 
-def test_span_ids_that_stand_for_several_spans_are_told_with_their_cause(tmp_path: Path) -> None:
+def test_span_ids_that_stand_for_several_spans_are_reported_with_their_cause(tmp_path: Path) -> None:
     spans = research_run("run")
     again = [msgspec.structs.replace(span, start_ns=span.start_ns + 1) for span in spans]
     with Store.open(DataDir(tmp_path), create=True) as store:
@@ -65,7 +65,7 @@ def test_span_ids_that_stand_for_several_spans_are_told_with_their_cause(tmp_pat
     assert "incomplete: ids of 8 spans stand for several spans Span ids that repeat come from" in shown
 
 
-def test_spans_that_came_after_a_policy_was_trained_on_the_run_are_told(tmp_path: Path) -> None:
+def test_spans_that_came_after_a_policy_was_trained_on_the_run_are_reported(tmp_path: Path) -> None:
     """In the list and of the run; a run that stayed as it was is none of them."""
     spans = [*research_run("late's-run"), *research_run("same-run")]
     with Store.open(DataDir(tmp_path), create=True) as store:
@@ -76,11 +76,11 @@ def test_spans_that_came_after_a_policy_was_trained_on_the_run_are_told(tmp_path
         store.append(spans[:1])
         assert late(store, store.summaries(), "policy") == {"late's-run": ("policy@3",)}
         assert late(store, store.summaries(), "other") == {}
-    told = "spans came after policy@3 was trained on it; they are not trained on"
-    assert [line for line in run(tmp_path, "ls").output.splitlines() if "spans came" in line] == [f"late's-r: {told}"]
+    heard = "spans came after policy@3 was trained on it; they are not trained on"
+    assert [line for line in run(tmp_path, "ls").output.splitlines() if "spans came" in line] == [f"late's-r: {heard}"]
     assert [one["late"] for one in json.loads(run(tmp_path, "ls", "--json").output) if one["late"]] == [["policy@3"]]
-    assert f"late        {told}" in run(tmp_path, "show", "late's-run").output
-    assert told not in run(tmp_path, "show", "same-run").output
+    assert f"late        {heard}" in run(tmp_path, "show", "late's-run").output
+    assert heard not in run(tmp_path, "show", "same-run").output
 
 
 def test_ls_json_and_filters(root: Path) -> None:
@@ -279,7 +279,7 @@ def test_nothing_is_shortened_in_a_wide_list(several: Path) -> None:
     assert line.split()[-2:] == [tag, '{"note":"' + "y" * 600 + '"}']
 
 
-def test_rewards_of_runs_that_are_not_here_are_told(root: Path) -> None:
+def test_rewards_of_runs_that_are_not_here_are_reported(root: Path) -> None:
     assert "rewards wait" not in run(root, "ls").output
     with Store.open(DataDir(root)) as store:
         store.append([Reward(id=f"r{n}", trajectory_id=f"missing-{n}", value=1.0) for n in range(5)])

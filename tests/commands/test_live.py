@@ -95,10 +95,10 @@ def test_tail_prints_what_happens_and_lets_others_work(tmp_path: Path, watching:
     with open_store(DataDir(tmp_path)) as store:  # its owner may be the command by now
         store.append([root, *early])
         store.append([Reward(id="r", trajectory_id="wanted-1", value=0.5, time_ns=time.time_ns())])
-    told: list[dict[str, Any]] = [json.loads(line) for line in tail.until(lambda line: '"reward"' in line)]
-    assert {one["run"] for one in told} == {"wanted-1"}
-    assert sorted(one["kind"] for one in told) == ["call", "reward", "run", "tool"]
-    found = {one["kind"]: one for one in told}
+    heard: list[dict[str, Any]] = [json.loads(line) for line in tail.until(lambda line: '"reward"' in line)]
+    assert {one["run"] for one in heard} == {"wanted-1"}
+    assert sorted(one["kind"] for one in heard) == ["call", "reward", "run", "tool"]
+    found = {one["kind"]: one for one in heard}
     assert (found["call"]["text"], found["call"]["output_tokens"]) == ("answer of wanted-1", 7)
     assert found["tool"]["text"] == '({"id": 7}) -> in Bern'
     assert found["reward"]["value"] == 0.5

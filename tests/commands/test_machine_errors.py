@@ -108,7 +108,7 @@ def test_a_pipe_is_not_imported_and_makes_no_store(
 
 
 _ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
-"""An interpreter that was told to know no letters but ASCII's."""
+"""An interpreter that was asked to know no letters but ASCII's."""
 
 
 def _arttrace(folder: Path | bytes, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:

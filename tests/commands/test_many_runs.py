@@ -77,7 +77,7 @@ def test_a_list_of_the_newest_that_match(root: Path, most: list[int], command: l
     assert 0 < most[0] <= PAGE
 
 
-def test_an_mcp_client_is_told_of_the_newest_that_match(root: Path, most: list[int]) -> None:
+def test_an_mcp_client_hears_of_the_newest_that_match(root: Path, most: list[int]) -> None:
     answer = asyncio.run(server(DataDir(root)).call_tool("list_runs", {"reward": ">1.5", "limit": 2}))
     assert [run["id"] for run in json.loads(answer.content[0].text)] == ["g11-2", "g10-2"]
     assert 0 < most[0] <= PAGE

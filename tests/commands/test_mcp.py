@@ -47,9 +47,9 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
         assert [run["id"] for run in parted["runs"]] == ["one", "two"]
         assert "no trajectory" in await ask("show_run", id="nothing")
         with Store.open(data) as store:
-            told = {kind: msgspec.to_builtins(statistics(store, kind)) for kind in get_args(By)}
-        assert await ask("stats") == told
-        assert [row["runs"] for row in told["entry"]] == [2]
+            shown = {kind: msgspec.to_builtins(statistics(store, kind)) for kind in get_args(By)}
+        assert await ask("stats") == shown
+        assert [row["runs"] for row in shown["entry"]] == [2]
         assert (await ask("stats", since="2999-01-01"))["entry"] == []
         assert await ask("sql", query="SELECT count(*) AS n FROM trajectories") == [{"n": 2}]
         assert isinstance(await ask("sql", query="DROP VIEW trajectories"), str)

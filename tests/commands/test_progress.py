@@ -1,4 +1,4 @@
-"""Progress is told at a bounded rate, with what is left, and the last one always."""
+"""Progress is reported at a bounded rate, with what is left, and the last one always."""
 
 from __future__ import annotations
 
@@ -24,80 +24,80 @@ from arttrace.system.paths import DataDir
 
 
 def test_progress_has_a_rate_and_the_time_that_is_left() -> None:
-    told: list[str] = []
+    shown: list[str] = []
     now = 0.0
-    progress = Progress(100, "steps", told.append, every_s=5.0, clock=lambda: now)
+    progress = Progress(100, "steps", shown.append, every_s=5.0, clock=lambda: now)
     for done in range(1, 101):
         now = done * 2.0
         progress(done, "; loss 1")
-    assert told[0] == "3 of 100 steps, 2.0 s each, 3 min 14 s left; loss 1"
-    assert told[-1] == "100 of 100 steps, 2.0 s each; loss 1"
-    assert len(told) == 34, "not more than one in five seconds"
+    assert shown[0] == "3 of 100 steps, 2.0 s each, 3 min 14 s left; loss 1"
+    assert shown[-1] == "100 of 100 steps, 2.0 s each; loss 1"
+    assert len(shown) == 34, "not more than one in five seconds"
 
 
 def test_fast_work_says_how_many_a_second() -> None:
-    told: list[str] = []
+    shown: list[str] = []
     now = 0.0
-    progress = Progress(1000, "runs", told.append, every_s=5.0, clock=lambda: now)
+    progress = Progress(1000, "runs", shown.append, every_s=5.0, clock=lambda: now)
     now = 10.0
     progress(500)
-    assert told == ["500 of 1000 runs, 50.0 per second, 10 s left"]
+    assert shown == ["500 of 1000 runs, 50.0 per second, 10 s left"]
 
 
-def test_a_duration_is_told_in_its_largest_units() -> None:
+def test_a_duration_is_reported_in_its_largest_units() -> None:
     assert [duration_text(seconds) for seconds in (4.4, 75, 7300)] == ["4 s", "1 min 15 s", "2 h 1 min"]
 
 
-def test_short_work_need_not_be_told() -> None:
-    told: list[str] = []
+def test_short_work_need_not_be_reported() -> None:
+    shown: list[str] = []
     now = 0.0
-    progress = Progress(2, "runs", told.append, every_s=5.0, tells_short=False, clock=lambda: now)
+    progress = Progress(2, "runs", shown.append, every_s=5.0, tells_short=False, clock=lambda: now)
     progress(2)
-    assert told == []
+    assert shown == []
     now = 5.0
     progress(1)
     now = 6.0
     progress(2)
-    assert told == ["1 of 2 runs, 5.0 s each, 5 s left", "2 of 2 runs, 3.0 s each"]
+    assert shown == ["1 of 2 runs, 5.0 s each, 5 s left", "2 of 2 runs, 3.0 s each"]
 
 
 def test_work_that_tells_its_size_late_is_timed_from_its_beginning() -> None:
-    told: list[str] = []
+    shown: list[str] = []
     now = 0.0
-    bar = CountedProgress(0, "runs", told.append, every_s=5.0, clock=lambda: now)
+    bar = CountedProgress(0, "runs", shown.append, every_s=5.0, clock=lambda: now)
     now = 2.0
     bar.of(4, 4)
-    assert told == ["4 of 4 runs, 2.0 per second"]
+    assert shown == ["4 of 4 runs, 2.0 per second"]
 
 
-def test_the_end_is_told_once_however_often_it_is_said() -> None:
+def test_the_end_is_reported_once_however_often_it_is_said() -> None:
     """As where the last mebibyte of a file is long."""
-    told: list[str] = []
+    shown: list[str] = []
     now = 0.0
-    progress = Progress(4, "MiB", told.append, every_s=5.0, clock=lambda: now)
+    progress = Progress(4, "MiB", shown.append, every_s=5.0, clock=lambda: now)
     for second in range(1, 6):
         now = float(second)
         progress(4)
-    assert len(told) == 1
+    assert len(shown) == 1
     now = 6.0
     progress(4)
-    assert len(told) == 2, "and again when it is due"
+    assert len(shown) == 2, "and again when it is due"
 
 
 def test_work_that_says_when_it_begins_is_timed_from_then() -> None:
     """What had to be read before is in no rate."""
-    told: list[str] = []
+    shown: list[str] = []
     now = 0.0
-    bar = CountedProgress(0, "runs", told.append, every_s=5.0, clock=lambda: now)
+    bar = CountedProgress(0, "runs", shown.append, every_s=5.0, clock=lambda: now)
     now = 100.0
     bar.of(0, 400)
     now = 110.0
     bar.of(100, 400)
-    assert told == ["100 of 400 runs, 10.0 per second, 30 s left"]
+    assert shown == ["100 of 400 runs, 10.0 per second, 30 s left"]
 
 
 def test_work_that_does_not_say_how_far_it_is_is_watched() -> None:
-    told: list[str] = []
+    shown: list[str] = []
     measured, looked = [3, 7], threading.Event()
 
     def measure() -> int:
@@ -106,9 +106,9 @@ def test_work_that_does_not_say_how_far_it_is_is_watched() -> None:
             raise OSError("it is gone")
         return measured.pop(0)
 
-    with watched(measure, Progress(10, "MB", told.append, every_s=0.0, tells_short=False), every_s=0.001):
+    with watched(measure, Progress(10, "MB", shown.append, every_s=0.0, tells_short=False), every_s=0.001):
         assert looked.wait(60)
-    assert [line.partition(",")[0] for line in told] == ["3 of 10 MB", "7 of 10 MB"]
+    assert [line.partition(",")[0] for line in shown] == ["3 of 10 MB", "7 of 10 MB"]
 
 
 def test_an_import_is_as_far_as_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +128,16 @@ def test_a_prune_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     data = DataDir(tmp_path)
     with Store.open(data, create=True) as store:
         store.append([*research_run("a"), *research_run("b")])
-    told, prune = threading.Event(), Store.prune
+    shown, prune = threading.Event(), Store.prune
 
     def slow(self: Store, *, dry_run: bool = False, **given: Any) -> Any:
         if not dry_run:
-            assert told.wait(60)
+            assert shown.wait(60)
         return prune(self, dry_run=dry_run, **given)
 
     def echo(line: str) -> None:
         click.echo(line, err=True)
-        told.set()
+        shown.set()
 
     monkeypatch.setattr(Store, "prune", slow)
     monkeypatch.setattr("arttrace.commands.shared.progress.say", echo)
@@ -149,7 +149,7 @@ def test_a_prune_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("module", "command", "told"),
+    ("module", "command", "shown"),
     [
         ("arttrace.commands.data.export", "export a b", "2 of 2 runs"),
         ("arttrace.commands.data.export", "export", "16 of 16 spans"),
@@ -157,7 +157,7 @@ def test_a_prune_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_long_reading_says_how_far_it_is(
-    module: str, command: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append([*research_run("a"), *research_run("b")])
@@ -166,7 +166,7 @@ def test_long_reading_says_how_far_it_is(
     monkeypatch.setattr(f"{module}.Progress", partial(Progress, every_s=0.0))
     done = CliRunner().invoke(cli, [*command.split(), "--dir", str(tmp_path)])
     assert done.stdout == quiet.stdout
-    assert told in done.stderr
+    assert shown in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: Cha
     assert said(tmp_path, server, "--quiet", *program) == ""
 
 
-def test_a_program_that_is_not_python_is_told_to_be_captured_by_a_policys_server_alone(
+def test_a_program_that_is_not_python_is_reported_as_captured_by_a_policys_server_alone(
     server: ChatServer, tmp_path: Path
 ) -> None:
     """Other than what starts Python programs by its nature: a shell, `env`, `make`, `uv run`."""
@@ -350,11 +350,11 @@ for model in ("meta.llama:3", "anthropic.claude"):
 
 def test_what_any_client_sent_to_a_model_is_named(server: ChatServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(BY_EVERY_CLIENT)
-    told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
-    assert "4 requests to 127.0.0.1/v1/chat/completions (ARTTRACE_CAPTURE_HTTP=1 captures them)" in told
+    shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert "4 requests to 127.0.0.1/v1/chat/completions (ARTTRACE_CAPTURE_HTTP=1 captures them)" in shown
     for model in ("meta.llama:3", "anthropic.claude"):
-        assert f"1 request to 127.0.0.1/model/{model}/invoke (no setting captures them: arttrace has no hook" in told
-    assert told.count("not captured") == 3
+        assert f"1 request to 127.0.0.1/model/{model}/invoke (no setting captures them: arttrace has no hook" in shown
+    assert shown.count("not captured") == 3
 
 
 WITHOUT_AN_ANSWER_OF_THEIR_OWN = """
@@ -384,20 +384,20 @@ for ask in (
 
 def test_what_is_answered_by_other_ways_than_the_requests_own_is_named(server: ChatServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(WITHOUT_AN_ANSWER_OF_THEIR_OWN)
-    told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     for count, path in (("1 request", "batches"), ("30 requests", "threads/*/runs")):
-        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: their answers come later" in told
+        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: their answers come later" in shown
     for count, path in (
         ("1 request", "agents/sessions"),
         ("3 requests", "agents/sessions/*/events"),
         ("1 request", "agents/automations/*/invocations"),
     ):
-        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: the service runs the agent" in told
+        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: the service runs the agent" in shown
     for count, path in (("2 requests", "responses"), ("1 request", "realtime"), ("1 request", "live/sessions")):
-        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: arttrace has no hook for calls by" in told
-    assert "warehouse" not in told
-    assert "prices" not in told
-    assert "v1/agents (" not in told
+        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: arttrace has no hook for calls by" in shown
+    assert "warehouse" not in shown
+    assert "prices" not in shown
+    assert "v1/agents (" not in shown
 
 
 @pytest.mark.parametrize(
@@ -408,10 +408,10 @@ def test_what_is_answered_by_other_ways_than_the_requests_own_is_named(server: C
         ("api.anthropic.com/v1/sessions/s1/archive", None),
     ],
 )
-def test_an_event_for_an_agent_that_anthropic_runs_is_told_from_others(address: str, what: str | None) -> None:
+def test_an_event_for_an_agent_that_anthropic_runs_is_distinguished_from_others(address: str, what: str | None) -> None:
     host, slash, path = address.partition("/")
-    told = summary.passed(host, slash + path, summary.BY_NONE)
-    assert (told and told.partition(":")[0]) == what
+    shown = summary.passed(host, slash + path, summary.BY_NONE)
+    assert (shown and shown.partition(":")[0]) == what
 
 
 MANY_ADDRESSES = """
@@ -426,10 +426,10 @@ for number in range(30):
 
 def test_none_of_many_addresses_is_left_out(server: ChatServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(MANY_ADDRESSES)
-    told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
-    assert sum(map(int, re.findall(r"not captured: (\d+) requests?", told))) == 60
-    assert "20 requests to other addresses (ARTTRACE_CAPTURE_HTTP=1 captures them)" in told
-    assert "20 requests to other addresses (no setting captures them" in told
+    shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert sum(map(int, re.findall(r"not captured: (\d+) requests?", shown))) == 60
+    assert "20 requests to other addresses (ARTTRACE_CAPTURE_HTTP=1 captures them)" in shown
+    assert "20 requests to other addresses (no setting captures them" in shown
 
 
 BY_A_SPAN = """
@@ -450,9 +450,9 @@ with tracer.start_as_current_span("invoke_agent boss"):
 def test_what_was_recorded_from_its_span_is_not_said_to_be_lost(server: ChatServer, tmp_path: Path) -> None:
     """The span of one call whose client asked twice, behind a request of nobody's span."""
     (tmp_path / "agent.py").write_text(BY_A_SPAN)
-    told = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
-    assert "1 run and 1 model call captured" in told
-    assert "not captured: 1 request to 127.0.0.1/v1/models/g:generateContent" in told
+    shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    assert "1 run and 1 model call captured" in shown
+    assert "not captured: 1 request to 127.0.0.1/v1/models/g:generateContent" in shown
 
 
 def test_a_call_that_only_a_span_tells_of_is_in_the_programs_run(server: ChatServer, tmp_path: Path) -> None:

@@ -43,12 +43,12 @@ def test_a_forked_child_that_ends_at_once_ends_its_run(before: str, ends: str, t
     program = tmp_path / "forking.py"
     program.write_text(f"BEFORE = {before!r}" + FORKING.replace("ENDS", ends))
     with serve() as server:
-        told = ended(tmp_path, program, server)
+        shown = ended(tmp_path, program, server)
     runs = build_trajectories(read_spans(tmp_path / "data"))
     asked = sorted((run.incomplete, [call.call.messages[-1].text for call in run.calls]) for run in runs)
     parents = ["parent first", "parent"] if before else ["parent"]
     assert asked == [("", ["child", "child again"]), ("", ["grandchild"]), ("", parents)]
-    assert f"{3} runs" in told
+    assert f"{3} runs" in shown
 
 
 def ended(directory: Path, program: Path, server: ChatServer) -> str:

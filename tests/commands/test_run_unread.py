@@ -66,7 +66,7 @@ def test_each_kind_is_named(tmp_path: Path) -> None:
         ("metrics.example.com/v1/dreams", None),
     ],
 )
-def test_what_anthropic_runs_is_told_from_others(address: str, named: str | None) -> None:
+def test_what_anthropic_runs_is_distinguished_from_others(address: str, named: str | None) -> None:
     host, slash, path = address.partition("/")
     said = summary.passed(host, slash + path, summary.BY_NONE)
     assert (said and said.partition(" (no setting captures them: ")[0]) == named

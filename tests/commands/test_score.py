@@ -183,8 +183,8 @@ def test_a_run_with_a_prompt_that_was_cut_is_left_out_and_counted(
     assert done.code == 0, done.err
     [request] = judge_server.requests
     assert len(parse_prompt(request["messages"][1]["content"])) == 2
-    told = " ".join(done.out.split())
-    assert "; 1 single run left out (nothing to compare them with); 2 runs left out (messages that cannot be" in told
+    shown = " ".join(done.out.split())
+    assert "; 1 single run left out (nothing to compare them with); 2 runs left out (messages that cannot be" in shown
     with Store.open(data) as store:
         assert {run.id for run in store.trajectories() if run.rewards} == whole
         assert set(store.trajectory(cut).unread) == {f"no scope, chat: unreadable {semconv.INPUT_MESSAGES}"}
@@ -327,10 +327,10 @@ def test_ctrl_c_keeps_what_is_scored(data: DataDir, judge_server: Any, spool_run
         assert process.stderr is not None
         assert process.stderr.readline().startswith("[1/3]")
         process.send_signal(signal.SIGINT)
-        told = process.stderr.read()
+        shown = process.stderr.read()
         assert process.wait(60) == 130
     released.set()
-    assert "1 of 3 groups scored and stored; run again to continue." in told
-    assert "Traceback" not in told
+    assert "1 of 3 groups scored and stored; run again to continue." in shown
+    assert "Traceback" not in shown
     with Store.open(data) as store:
         assert len([run for run in store.trajectories() if run.rewards]) == 2

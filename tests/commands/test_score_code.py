@@ -92,7 +92,7 @@ def test_each_run_is_rewarded_once_per_version_of_the_function(data: DataDir, re
     assert now(score(data, rewards, "--json", "--reward-version", "2", "--group", "plums")) == (1, 0)
 
 
-def test_a_run_that_cannot_be_rewarded_is_told_and_the_others_are_stored(data: DataDir, rewards: Path) -> None:
+def test_a_run_that_cannot_be_rewarded_is_reported_and_the_others_are_stored(data: DataDir, rewards: Path) -> None:
     rewards.write_text(
         "def exact(run):\n    return {'run-0': None, 'run-1': 1.0, 'run-2': float('nan')}[run.id]\n", encoding="utf-8"
     )

@@ -122,15 +122,15 @@ def sharegpt(file: str) -> Any:
     offered = ToolFormatter(tool_format="qwen")
     seen = []
     for row in load_dataset("json", data_files=file)["train"]:
-        told = convert(row)
-        said = [*told["_prompt"], *told["_response"]]
+        shown = convert(row)
+        said = [*shown["_prompt"], *shown["_response"]]
         seen.append(
             {
                 "roles": [one["role"] for one in said],
-                "answer": told["_response"],
-                "system": told["_system"],
+                "answer": shown["_response"],
+                "system": shown["_system"],
                 "calls": [calls.apply(content=one["content"]) for one in said if one["role"] == "function"],
-                "tools": offered.apply(content=told["_tools"]) if told["_tools"] else [],
+                "tools": offered.apply(content=shown["_tools"]) if shown["_tools"] else [],
             }
         )
     return seen
@@ -146,8 +146,8 @@ def unsloth(file: str) -> Any:
 
     rows = load_dataset("json", data_files=file)["train"]
     asked, answered = ["human", "observation"], ["gpt", "function_call"]
-    told = standardize_data_formats(rows, aliases_for_user=asked, aliases_for_assistant=answered, num_proc=1)
-    return [[[one["role"], one["content"]] for one in row["conversations"]] for row in told]
+    shown = standardize_data_formats(rows, aliases_for_user=asked, aliases_for_assistant=answered, num_proc=1)
+    return [[[one["role"], one["content"]] for one in row["conversations"]] for row in shown]
 
 
 def trl(file: str, kind: str) -> Any:

@@ -39,21 +39,21 @@ def store(data: DataDir, *said: tuple[JsonMessage, str | None, str | None]) -> N
 
 def words(data: DataDir, path: Path) -> tuple[list[dict[str, Any]], str]:
     """The messages and choices of the one row's one run, and what the command said."""
-    told = write_dataset(data, path, "art")
+    shown = write_dataset(data, path, "art")
     [row] = [json.loads(line) for line in path.read_text().splitlines()]
     [one] = row["trajectories"]
     assert one["additional_histories"] == []
     for said in one["messages_and_choices"]:
         if "finish_reason" in said:
             Choice.model_validate(said)
-    return one["messages_and_choices"], told
+    return one["messages_and_choices"], shown
 
 
 TEXT, CALL = message("assistant", "Lisbon"), message("assistant", calls=(("c1", "find", "{}"),))
 
 
 @pytest.mark.parametrize(
-    ("answer", "told", "written"),
+    ("answer", "shown", "written"),
     [
         (TEXT, "stop", "stop"),
         (TEXT, "end_turn", "stop"),
@@ -82,9 +82,9 @@ TEXT, CALL = message("assistant", "Lisbon"), message("assistant", calls=(("c1", 
     ],
 )
 def test_a_choice_says_in_openais_words_why_it_ended(
-    data: DataDir, tmp_path: Path, answer: JsonMessage, told: str | None, written: str
+    data: DataDir, tmp_path: Path, answer: JsonMessage, shown: str | None, written: str
 ) -> None:
-    store(data, (answer, told, None), (TEXT, "stop", None))
+    store(data, (answer, shown, None), (TEXT, "stop", None))
     said, printed = words(data, tmp_path / "x.jsonl")
     assert [one["finish_reason"] for one in said if "finish_reason" in one] == [written, "stop"]
     assert "broken off" not in printed
@@ -102,11 +102,11 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("told", "interrupted"), [*BROKEN, (None, "closed")])
+@pytest.mark.parametrize(("shown", "interrupted"), [*BROKEN, (None, "closed")])
 def test_what_failed_or_was_cancelled_is_no_choice(
-    data: DataDir, tmp_path: Path, told: str | None, interrupted: str | None
+    data: DataDir, tmp_path: Path, shown: str | None, interrupted: str | None
 ) -> None:
-    store(data, (TEXT, "stop", None), (message("assistant", "Becau"), told, interrupted))
+    store(data, (TEXT, "stop", None), (message("assistant", "Becau"), shown, interrupted))
     said, printed = words(data, tmp_path / "x.jsonl")
     assert [one["finish_reason"] for one in said if "finish_reason" in one] == ["stop"]
     assert said[-1] == {"role": "assistant", "content": "Becau"}
@@ -118,11 +118,11 @@ def test_what_failed_or_was_cancelled_is_no_choice(
     assert [choice.finish_reason for placed in run.calls for choice in placed.call.choices] == ["stop"]
 
 
-@pytest.mark.parametrize(("told", "interrupted"), BROKEN)
+@pytest.mark.parametrize(("shown", "interrupted"), BROKEN)
 def test_nor_is_it_where_the_program_went_on_from_it(
-    data: DataDir, tmp_path: Path, told: str | None, interrupted: str | None
+    data: DataDir, tmp_path: Path, shown: str | None, interrupted: str | None
 ) -> None:
-    store(data, (TEXT, told, interrupted), (message("assistant", "Porto."), "stop", None))
+    store(data, (TEXT, shown, interrupted), (message("assistant", "Porto."), "stop", None))
     said, printed = words(data, tmp_path / "x.jsonl")
     assert [one["message"]["content"] for one in said if "finish_reason" in one] == ["Porto."]
     assert said[1] == {"role": "assistant", "content": "Lisbon"}

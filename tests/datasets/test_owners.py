@@ -81,9 +81,9 @@ def test_verl_trains_on_the_answers(tmp_path: Path) -> None:
     found = seen("verl", "verl-sft", tmp_path)
     assert len(found["rows"]) == len(found["tools"]) == 12
     assert found["tools"][0][0]["function"]["parameters"] == {"type": "object"}
-    told = found["rows"][0]
-    assert told["text"].replace(" ", "").endswith('<assistant>find({"id":7})<tool>inBern<assistant>Bern.')
-    assert told["trained"].replace(" ", "") == 'find({"id":7})Bern.'
+    shown = found["rows"][0]
+    assert shown["text"].replace(" ", "").endswith('<assistant>find({"id":7})<tool>inBern<assistant>Bern.')
+    assert shown["trained"].replace(" ", "") == 'find({"id":7})Bern.'
 
 
 @pytest.mark.full

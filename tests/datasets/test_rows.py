@@ -98,9 +98,9 @@ def test_an_atif_document_holds_sub_agents_tokens_and_rewards(tmp_path: Path) ->
         store.append(research_run("r"))
         [run] = store.trajectories()
     write_dataset(data, tmp_path / "x.jsonl", "atif")
-    [told] = lines(tmp_path / "x.jsonl")
-    assert (told["schema_version"], told["trajectory_id"]) == ("ATIF-v1.7", "r")
-    documents = [told, *told["subagent_trajectories"]]
+    [shown] = lines(tmp_path / "x.jsonl")
+    assert (shown["schema_version"], shown["trajectory_id"]) == ("ATIF-v1.7", "r")
+    documents = [shown, *shown["subagent_trajectories"]]
     assert len({one["trajectory_id"] for one in documents}) == len(documents) > 1
     sampled = []
     for one in documents:
@@ -122,12 +122,12 @@ def test_a_choice_of_art_is_one_of_openais(data: DataDir, tmp_path: Path) -> Non
     assert "3 runs left out: no reward" in said
     [first, *_] = lines(tmp_path / "x.jsonl")
     assert [one["reward"] for one in first["trajectories"]] == [1.0, 0.0, 0.5]
-    told = first["trajectories"][0]
-    assert told["tools"] == TOOLS
-    choices = [Choice.model_validate(one) for one in told["messages_and_choices"] if "finish_reason" in one]
+    shown = first["trajectories"][0]
+    assert shown["tools"] == TOOLS
+    choices = [Choice.model_validate(one) for one in shown["messages_and_choices"] if "finish_reason" in one]
     assert [one.message.content for one in choices] == [None, "Bern."]
     assert all(one.logprobs is not None and one.logprobs.content for one in choices)
-    assert [one["role"] for one in told["messages_and_choices"] if "role" in one] == ["system", "user", "tool"]
+    assert [one["role"] for one in shown["messages_and_choices"] if "role" in one] == ["system", "user", "tool"]
 
 
 def test_what_a_form_has_no_place_for_is_named(tmp_path: Path) -> None:

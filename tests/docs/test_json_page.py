@@ -104,8 +104,8 @@ def invoked(root: Path, *arguments: str) -> Any:
 
 def check(command: str, printed: Any) -> None:
     assert printed
-    told = documented(command)
-    assert fields(printed, told) == told
+    shown = documented(command)
+    assert fields(printed, shown) == shown
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -121,8 +121,8 @@ def test_scores_by_judge_and_by_function(root: Path, tmp_path: Path, judge_serve
     judge = ("--judge", "openai/stand-in", "--judge-base-url", judge_server.url)
     scored = invoked(root, "score", *judge)
     assert scored["scored_now"] == 1
-    told = documented("score")
-    assert fields(scored, told) == told
+    shown = documented("score")
+    assert fields(scored, shown) == shown
     (tmp_path / "mine.py").write_text("def worth(run):\n    return 1.0\n")
     check("score --reward", invoked(root, "score", "--reward", f"{tmp_path / 'mine.py'}:worth"))
 

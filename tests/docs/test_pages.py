@@ -42,8 +42,8 @@ def test_every_environment_variable_is_in_the_settings() -> None:
     }
     assert {f"{PREFIX}{name}" for name in NAMES} == {name for name in found if name.startswith(PREFIX)}
     settings = doc_pages.pages()[doc_pages.DOCS / "reference" / "settings.md"]
-    told = set(re.findall(r"`((?:ARTTRACE|LANGFUSE)_[A-Z_]+)`", settings))
-    assert found - told == set(doc_pages.INTERNAL), "add it to the table of its settings, or to doc_pages.py"
+    shown = set(re.findall(r"`((?:ARTTRACE|LANGFUSE)_[A-Z_]+)`", settings))
+    assert found - shown == set(doc_pages.INTERNAL), "add it to the table of its settings, or to doc_pages.py"
 
 
 @pytest.mark.parametrize("module", ["arttrace", "arttrace.loop", "arttrace.mcp", "arttrace.rewards"])
@@ -54,9 +54,9 @@ def test_the_api_page_has_every_public_name(module: str) -> None:
 
 
 def test_the_demos_model_is_named_as_the_demo_makes_it_now() -> None:
-    told = {(page.name, one) for page in PAGES for one in re.findall(r"base-seed-1-\w+", page.read_text("utf-8"))}
-    assert told
-    assert {one for _, one in told} == {base_model_path(1).name}, told
+    shown = {(page.name, one) for page in PAGES for one in re.findall(r"base-seed-1-\w+", page.read_text("utf-8"))}
+    assert shown
+    assert {one for _, one in shown} == {base_model_path(1).name}, shown
 
 
 def test_every_page_of_the_site_is_in_the_navigation() -> None:

@@ -108,7 +108,7 @@ def test_spans_of_the_stock_exporter_appear_in_ls(
     assert listed() == [summary]
 
 
-def test_a_taken_port_is_told(collector: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+def test_a_taken_port_is_reported(collector: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
     port = collector[1].rpartition(":")[2]
     second = subprocess.run(arttrace("collect", "--port", port, "--dir", str(tmp_path)), capture_output=True, text=True)
     assert second.returncode == 1
@@ -122,7 +122,7 @@ def test_commands_ask_the_collector_that_owns_the_store(
     answer = httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
     assert (answer.status_code, answer.headers["x-arttrace-collector"]) == (200, "1")
 
-    def told(name: str, value: float) -> None:
+    def shown(name: str, value: float) -> None:
         deadline = time.monotonic() + 60
         while True:
             text = httpx.get(f"{url}/metrics").text
@@ -132,10 +132,10 @@ def test_commands_ask_the_collector_that_owns_the_store(
             assert time.monotonic() < deadline, text
             time.sleep(0.05)
 
-    told("owns_store", 1)
-    told("load_lag_seconds", 0)
-    told("ready", 1)
-    told("spans_acknowledged_total", 3)
+    shown("owns_store", 1)
+    shown("load_lag_seconds", 0)
+    shown("ready", 1)
+    shown("spans_acknowledged_total", 3)
     assert httpx.get(f"{url}/ready").status_code == 200
 
     def run(*arguments: str) -> str:

@@ -28,7 +28,7 @@ Id = tuple[bytes, bytes]
 
 
 class Sender(threading.Thread):
-    """Sends batches to the newest collector until it is told to stop; keeps what was acked."""
+    """Sends batches to the newest collector until it is asked to stop; keeps what was acked."""
 
     def __init__(self, seed: int, where: list[int]) -> None:
         super().__init__(daemon=True)

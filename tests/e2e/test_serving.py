@@ -232,15 +232,15 @@ def test_an_agent_in_javascript_has_its_calls_in_its_trajectory(site: Site) -> N
     version = site.serving.client().status().current
     with open_store(site.data, create=True) as store:
         found = {run.id: run for run in store.trajectories(ids=["js-0", "js-1"])}
-    for number, told in enumerate(said):
+    for number, heard in enumerate(said):
         run = found[f"js-{number}"]
-        assert told["ended"] == {"trajectory": run.id, "calls": 4, "already_ended": False}
-        assert (run.incomplete, run.result, run.group) == ("", told["text"], "sums")
+        assert heard["ended"] == {"trajectory": run.id, "calls": 4, "already_ended": False}
+        assert (run.incomplete, run.result, run.group) == ("", heard["text"], "sums")
         names = {agent.id: agent.name for agent in run.agents}
         assert [names[each.agent_id] for each in run.calls] == ["agent", "agent", "search", "search"]
         assert run.policy_versions == (version,)
         streamed = run.calls[1].call
-        assert streamed.choices[0].message.text == told["text"]
+        assert streamed.choices[0].message.text == heard["text"]
         for each in run.calls:
             choice = each.call.choices[0]
             assert each.call.prompt_token_ids
@@ -268,8 +268,8 @@ def test_nobody_but_the_gateway_reaches_any_route_of_vllm(site: Site) -> None:
     assert (stat.S_IMODE(engine.parent.stat().st_mode), engine.is_socket()) == (0o700, True)
     as_another_user = f"import os, socket; os.setuid(65534); socket.socket(socket.AF_UNIX).connect({str(engine)!r})"
     if os.getuid() == 0:
-        told = subprocess.run([sys.executable, "-S", "-c", as_another_user], capture_output=True, text=True)
-        assert "PermissionError" in told.stderr
+        heard = subprocess.run([sys.executable, "-S", "-c", as_another_user], capture_output=True, text=True)
+        assert "PermissionError" in heard.stderr
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(engine)), base_url="http://localhost") as inside:
         paths = inside.get("/openapi.json").json()["paths"]
         assert inside.get("/is_sleeping").status_code == 200  # why it matters who may come in

@@ -148,7 +148,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("way", ["threads", "one_after_the_other", "tools", "tasks"])
-def test_twin_sub_agents_are_told_apart(url: str, tmp_path: Path, way: str) -> None:
+def test_twin_sub_agents_are_distinguished(url: str, tmp_path: Path, way: str) -> None:
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
     env = {**os.environ, "OPENAI_BASE_URL": url, "ARTTRACE_DIR": str(tmp_path / "data")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from reported_runs import BEGAN, shown
 from system_files import SESSION, SUB_AGENT, TIME, event, lines, spoken
-from told_runs import BEGAN, told
 
 FIND: dict[str, Any] = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 ASKED = {"role": "user", "content": "Where?"}
@@ -84,7 +84,7 @@ LANGFUSE = {
 
 
 def test_langfuse() -> None:
-    found, [run] = told(lines(LANGFUSE))
+    found, [run] = shown(lines(LANGFUSE))
     assert (found.left_out, found.unread) == ({}, {})
     named = {"user_id": "u1", "session_id": "s1", "release": "v1"}
     assert run == {
@@ -154,7 +154,7 @@ def test_langsmith(output: dict[str, Any]) -> None:
             outputs=None, error="RateLimitError: slow", extra={"metadata": {"ls_model_name": "gpt-x"}},
         ),
     ]  # fmt: skip
-    found, [run] = told(lines(*runs))
+    found, [run] = shown(lines(*runs))
     assert (found.left_out, found.unread) == ({}, {})
     first, failed = called(models=("gpt-x", "gpt-x-2026"), id="chatcmpl-9")
     assert run == {
@@ -199,7 +199,7 @@ def test_braintrust() -> None:
             error="RateLimitError: slow", metadata={"model": "gpt-x"},
         ),
     ]  # fmt: skip
-    found, [run] = told(lines(*rows))
+    found, [run] = shown(lines(*rows))
     assert (found.left_out, found.unread) == ({}, {})
     first, failed = WHOLE["calls"]
     assert run == {
@@ -251,7 +251,7 @@ def test_phoenix() -> None:
         phoenix("04", "AGENT", "01", 4, 7, name="sub", attributes={"input.value": "x", "output.value": "y"}),
         phoenix("05", "LLM", "04", 5, 6, attributes=failed, status_code="ERROR", status_message="RateLimitError: slow"),
     ]
-    found, [run] = told(lines(*spans))
+    found, [run] = shown(lines(*spans))
     assert (found.left_out, found.unread) == ({}, {})
     assert run == {**WHOLE, "metadata": {"user": "ada", "user_id": "u1"}}
 
@@ -260,7 +260,7 @@ def test_phoenix() -> None:
 
 
 def test_claude_code() -> None:
-    _, [run] = told(lines(*SESSION, *SUB_AGENT))
+    _, [run] = shown(lines(*SESSION, *SUB_AGENT))
     counts = {"input": 18, "output": 2, "read": 10, "written": 5}
     history = [
         "user: Read both.", 'assistant: (thinks Both.) [t1 Read {"path":"t1"}] [t2 Read {"path":"t2"}]',
@@ -307,7 +307,7 @@ def test_codex() -> None:
         event(4, "response_item", type="function_call_output", call_id="k1", output="a.py"),
         spoken(6, "assistant", "There is one."),
     ]
-    _, [run] = told(lines(*session))
+    _, [run] = shown(lines(*session))
     called = 'assistant: (thinks ls) [k1 exec {"cmd":"ls"}]'
     assert run == {
         "project": "codex", "scenario": "codex/c-1", "time": (0.0, 6.0), "result": "There is one.",
@@ -348,7 +348,7 @@ def test_mini_swe_agent() -> None:
             answer("done", 6, prompt_tokens=9, completion_tokens=1),
         ],
     }  # fmt: skip
-    _, [run] = told(lines(item))
+    _, [run] = shown(lines(item))
     common = {"agent": "swe-agent", "models": ("m", "m-2026")}
     asked = ["system: s", "user: u"]
     assert run == {
@@ -387,7 +387,7 @@ def test_stored_completions() -> None:
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}],
         "messages": {"object": "list", "data": [{"id": "chatcmpl-1-0", **ASKED, "name": None, "content_parts": None}]},
     }  # fmt: skip
-    _, [run] = told(lines(item))
+    _, [run] = shown(lines(item))
     assert run == {
         "project": "file", "scenario": "file/t1", "metadata": {"task_id": "t1", "user": "ada"}, "time": (0.0, 1.0),
         "agents": [("agent", None)],
@@ -426,7 +426,7 @@ def test_art() -> None:
         "trajectories": [trajectory, trajectory], "exceptions": [{"type": "ValueError", "message": "no"}],
         "metadata": {"env": "web"}, "metrics": {"solved": 1}, "logs": ["g1"],
     }  # fmt: skip
-    found, runs = told(lines(group))
+    found, runs = shown(lines(group))
     assert (found.left_out, found.unread) == ({"rollouts that failed": 1}, {})
     called = 'assistant: [c1 find {"q":"x"}]'
     for run in runs:
@@ -469,7 +469,7 @@ def test_atif() -> None:
         ],
         "final_metrics": {"total_cost_usd": 0.1},
     }  # fmt: skip
-    _, [run] = told(lines(item))
+    _, [run] = shown(lines(item))
     common = {"agent": "agent", "offered": ["find"]}
     assert run == {
         "project": "file", "time": (0.0, 7.0), "result": "There.", "agents": [("agent", None)],
@@ -514,7 +514,7 @@ def test_conversations(form: str) -> None:
         "messages": messages[form], "model": "m", "task_id": "t", "reward": 0.5, "created_at": TIME.format(0),
         "tags": ["prod"], "metadata": {"user": "ada"}, **beside,
     }  # fmt: skip
-    found, [run] = told(lines(item))
+    found, [run] = shown(lines(item))
     assert (found.left_out, found.unread) == ({}, {})
     common = {"agent": "file", "models": ("m",), "offered": ["find"]}
     assert run == {

@@ -1,4 +1,4 @@
-"""`arttrace import` and `export`: forms told apart, bad items refused alone, nothing twice, beside an owner."""
+"""`arttrace import` and `export`: forms distinguished, bad items refused alone, nothing twice, beside an owner."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_protobuf_file_may_hold_more_than_a_request(monkeypatch: pytest.Monkey
         read_file(encode_protobuf(spans), "file")
 
 
-def test_a_protobuf_file_of_any_length_is_told_from_json() -> None:
+def test_a_protobuf_file_of_any_length_is_distinguished_from_json() -> None:
     """Its first bytes are the end of a line and a length, which may be that of a bracket."""
     for length in range(120):
         span = SpanRow("a" * 32, "b" * 16, "n" * length, 1, 2)
@@ -214,8 +214,8 @@ def test_an_unknown_file_is_an_error_with_a_hint(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "argv", ["arttrace", "import", file, "--dir", str(tmp_path / "data")])
     with pytest.raises(SystemExit):
         main()
-    assert "is in no known form" in (told := capsys.readouterr().err)
-    assert "arttrace import --help" in told
+    assert "is in no known form" in (heard := capsys.readouterr().err)
+    assert "arttrace import --help" in heard
 
 
 def test_beside_a_running_collector(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_a_pair_has_the_entry_in_sql_that_ls_shows(tmp_path: Path) -> None:
     assert (listed["entry"], counted["name"]) == ("agent", "agent")
 
 
-def test_a_file_that_is_refused_in_part_is_told_by_the_exit_code(tmp_path: Path) -> None:
+def test_a_file_that_is_refused_in_part_is_reported_by_the_exit_code(tmp_path: Path) -> None:
     """A script that takes in files learns that something is missing; the rest is there, of the later files too."""
     said = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}
     part = write(tmp_path / "part.jsonl", said, {"messages": [{"role": "user"}, 5]})

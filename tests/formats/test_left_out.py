@@ -1,4 +1,4 @@
-"""What a file says and no record holds is counted and told; lines of newer versions cost no run its other lines."""
+"""What a file says and no record holds is counted and reported; lines of newer versions cost no run its other lines."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def test_what_no_record_holds_is_counted(item: dict[str, Any], left_out: dict[st
     assert len(runs) == 1
 
 
-def test_it_is_told(tmp_path: Path) -> None:
+def test_it_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_bytes(lines(ART, {**ART, "exchanges": [{}]}))
     done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "data")])
     assert done.exit_code == 0, "nothing was refused"
     assert "  left out: exchanges (3)\n" in done.stderr
-    told = CliRunner().invoke(cli, ["import", str(file), "--json", "--dir", str(tmp_path / "data")])
-    assert json.loads(told.stdout)[0]["left_out"] == {"exchanges": 3}
+    shown = CliRunner().invoke(cli, ["import", str(file), "--json", "--dir", str(tmp_path / "data")])
+    assert json.loads(shown.stdout)[0]["left_out"] == {"exchanges": 3}
 
 
 def test_what_another_agents_atif_says_beside_its_steps_is_kept() -> None:
@@ -168,14 +168,14 @@ def test_a_row_with_a_type_and_a_session_is_no_line_of_claude_code(row: dict[str
     assert (len(runs), found.refused, found.left_out) == (2, 0, {})
 
 
-def test_scores_of_langfuse_of_which_only_the_id_is_told_are_counted() -> None:
+def test_scores_of_langfuse_of_which_only_the_id_is_reported_are_counted() -> None:
     seen = {"id": "o", "startTime": TIME.format(1), "type": "SPAN"}
     found, _ = read(lines({"id": "t", "observations": [seen], "scores": ["score-1", "score-2"]}))
     assert found.left_out == {"scores with nothing but an id": 2}
 
 
 def test_bytes_that_are_no_utf8_are_counted() -> None:
-    """A file in Latin-1 loses its accents: that is told."""
+    """A file in Latin-1 loses its accents: that is reported."""
     text = json.dumps(TALK, ensure_ascii=False)
     found, _ = read((text + "\n" + text.replace("Là", "�")).encode("latin-1", errors="ignore"))
     assert found.left_out == {"bytes that are no UTF-8, read as U+FFFD": 3}

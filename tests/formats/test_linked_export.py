@@ -1,4 +1,4 @@
-"""Runs that are exported without what they link to: what is nobody's run goes with them, what is another's is told."""
+"""Runs that are exported without what they link to: what is no run's goes along, what is another's is reported."""
 
 from __future__ import annotations
 

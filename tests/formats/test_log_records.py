@@ -287,7 +287,7 @@ def test_an_event_whose_span_did_not_arrive_is_missed_in_every_run_of_its_trace_
 
 @pytest.mark.parametrize("form", [bytes, as_protobuf], ids=["JSON", "protobuf"])
 def test_a_run_of_which_an_import_refused_an_event_is_not_complete(form: Any, tmp_path: Path) -> None:
-    """Whoever looks at it is told why; the same file again changes nothing."""
+    """Whoever looks at it learns why; the same file again changes nothing."""
     (tmp_path / "spans.json").write_bytes(CALL)
     event = record("gen_ai.user.message", {"content": text("hello")})
     bad = {**event, "spanId": ""}

@@ -62,8 +62,8 @@ def agree(store: Store) -> None:
         assert input_tokens == call.input_tokens
         said = [part for message in json.loads(output or "[]") for part in message["parts"]]
         answers[span_id] = ["".join(as_text(p.get("content", p.get("text", ""))) or "" for p in said)]
-        told = [choice.finish_reason for choice in call.choices if choice.finish_reason]
-        assert not told or json.loads(reasons) == told
+        shown = [choice.finish_reason for choice in call.choices if choice.finish_reason]
+        assert not shown or json.loads(reasons) == shown
     assert answers == {id: ["".join(c.message.text for c in call.choices)] for id, call in calls.items()}
     rows = store.sql("SELECT span_id, role FROM messages ORDER BY span_id, position")[1]
     assert rows == [(id, message.role) for id in sorted(calls) for message in calls[id].messages]

@@ -48,16 +48,16 @@ _quiet = settings(max_examples=60, deadline=None, derandomize=True, suppress_hea
 def a_run(turns: list[Any], tools: bool) -> list[SpanRow]:
     run = Run("r", scenario="s")
     offered = json.dumps([{"type": "function", "function": {"name": "f", "parameters": {}}}]) if tools else None
-    told: list[Any] = [message("system", "You help.")]
+    shown: list[Any] = [message("system", "You help.")]
     for at, (kind, one, other) in enumerate(turns):
         if kind == "shot":
-            told += [message("user", one), message("assistant", other)]
+            shown += [message("user", one), message("assistant", other)]
             continue
         reply = message("assistant", other) if kind == "say" else message("assistant", calls=((f"c{at}", "f", one),))
-        told.append(message("user", f"{at} {one}"))
-        run.chat(f"m{at}", told, reply, at=10 * (at + 1), TOOL_DEFINITIONS=offered)
-        told = [*told, reply] if kind == "say" else [*told, reply, result(f"c{at}", other)]
-    run.chat("last", [*told, message("user", "so?")], message("assistant", "done"), at=900, TOOL_DEFINITIONS=offered)
+        shown.append(message("user", f"{at} {one}"))
+        run.chat(f"m{at}", shown, reply, at=10 * (at + 1), TOOL_DEFINITIONS=offered)
+        shown = [*shown, reply] if kind == "say" else [*shown, reply, result(f"c{at}", other)]
+    run.chat("last", [*shown, message("user", "so?")], message("assistant", "done"), at=900, TOOL_DEFINITIONS=offered)
     return run.end(METADATA='{"a": {"b": [1]}, "c": "d"}', TAGS=["x", "y"], ENTRY_RESULT='"done"')
 
 
@@ -78,7 +78,7 @@ def again(document: Any) -> Trajectory:
     return msgspec.structs.replace(run, rewards=tuple(one for one in records if isinstance(one, Reward)))
 
 
-def told(run: Trajectory, *, prompts: bool = True) -> Counter[Any]:
+def shown(run: Trajectory, *, prompts: bool = True) -> Counter[Any]:
     """Every conversation: its messages, which are answers of the run, their tokens, and the tools."""
     choices = {
         (placed.call.span_id, choice.index): (placed.call, choice)
@@ -106,7 +106,7 @@ def told(run: Trajectory, *, prompts: bool = True) -> Counter[Any]:
 def test_atif_keeps_a_run_whole(turns: list[Any], tools: bool, rewards: list[tuple[str, float, str]]) -> None:
     before = rewarded(a_run(turns, tools), rewards)
     after = again(atif.document(before))
-    assert told(after) == told(before)
+    assert shown(after) == shown(before)
     assert after.rewards == before.rewards
     same = ("id", "scenario", "group", "tags", "metadata", "result", "start_ns", "policy_versions", "error")
     assert {name: getattr(after, name) for name in same} == {name: getattr(before, name) for name in same}
@@ -119,7 +119,7 @@ def test_art_keeps_what_it_trains_on(turns: list[Any], tools: bool, rewards: lis
     before = rewarded(a_run(turns, tools), rewards)
     row = art.trajectory(before, trajectory_reward(before), Counter())
     after = again(art.group("g", [row]))
-    assert told(after, prompts=False) == told(before, prompts=False)
+    assert shown(after, prompts=False) == shown(before, prompts=False)
     assert trajectory_reward(after) == trajectory_reward(before)
     assert (after.id, after.scenario, after.tags, after.group) == ("r", "s", ("x", "y"), "g")
     assert after.incomplete == ""
@@ -151,10 +151,10 @@ def test_conversations_that_a_form_of_training_data_holds_come_back(turns: list[
 def test_sub_agents_stay_what_they_were() -> None:
     before = rewarded(research_run("r", "s"), [("a", 1.0, "judge")])
     after = again(atif.document(before))
-    assert told(after) == told(before)
+    assert shown(after) == shown(before)
     names = Counter(agent.name for agent in before.agents)
     assert Counter(agent.name for agent in after.agents) == names
     assert {agent.spawned_by for agent in after.agents} == {agent.spawned_by for agent in before.agents}
-    assert told(again(art.group("g", [art.trajectory(before, 1.0, Counter())])), prompts=False) == told(
+    assert shown(again(art.group("g", [art.trajectory(before, 1.0, Counter())])), prompts=False) == shown(
         before, prompts=False
     )

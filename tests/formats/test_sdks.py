@@ -303,9 +303,9 @@ def test_calls_without_a_message_are_counted_and_named(tmp_path: Path) -> None:
     listed = CliRunner().invoke(cli, ["ls", "--dir", data], catch_exceptions=False)
     shown = CliRunner().invoke(cli, ["show", TRACE, "--dir", data], catch_exceptions=False)
     for output in (imported.output, listed.output, shown.output):
-        told = " ".join(output.split())
-        assert "2 calls not read: otel.openai, chat: gen_ai.operation.name, gen_ai.request.model" in told
-        assert "1 call not read: gcp.vertex.agent, no operation" in told
+        heard = " ".join(output.split())
+        assert "2 calls not read: otel.openai, chat: gen_ai.operation.name, gen_ai.request.model" in heard
+        assert "1 call not read: gcp.vertex.agent, no operation" in heard
     assert " unread" in listed.output
     assert "complete" not in listed.output
 

@@ -331,12 +331,12 @@ def test_langsmith_counts_tokens_where_langchain_does(where: str) -> None:
 
 
 def test_art_parquet_logs(tmp_path: Path) -> None:
-    told = [
+    shown = [
         {"role": "user", "content": "hi", "tool_calls": None, "tool_call_id": None, "trainable": False},
         {"role": "assistant", "content": "yo", "tool_calls": None, "tool_call_id": None, "trainable": True},
     ]
     rows = [
-        {"group_index": 0, "reward": at / 2, "metrics": '{"acc": 1}', "metadata": '{"k": "v"}', "messages": told}
+        {"group_index": 0, "reward": at / 2, "metrics": '{"acc": 1}', "metadata": '{"k": "v"}', "messages": shown}
         for at in range(2)
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")

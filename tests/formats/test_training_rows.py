@@ -34,9 +34,9 @@ def stored(data: DataDir) -> None:
             run = Run(f"r{number}", scenario="oslo")
             asked = [message("system", "Help."), message("user", "Oslo?")]
             look = message("assistant", calls=(("call_1", "look", '{"q":"oslo"}'),))
-            told = [*asked, look, result("call_1", "4 degrees")]
+            shown = [*asked, look, result("call_1", "4 degrees")]
             run.chat("m1", asked, look, at=10, TOOL_DEFINITIONS=TOOLS)
-            run.chat("m2", told, message("assistant", word), at=20, TOOL_DEFINITIONS=TOOLS)
+            run.chat("m2", shown, message("assistant", word), at=20, TOOL_DEFINITIONS=TOOLS)
             store.append([*run.end(), Reward(id=f"w{number}", trajectory_id=f"r{number}", value=1.0 - number)])
 
 
@@ -66,8 +66,8 @@ def test_tools_as_json_text_are_read_beside_messages_too() -> None:
 
 def test_what_stands_behind_the_last_answer_is_counted() -> None:
     calls = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "look"}}]}
-    told = {"role": "tool", "tool_call_id": "c", "content": "4 degrees"}
-    found, [run] = read(lines({"prompt": ASKED, "completion": [calls, told]}))
+    shown = {"role": "tool", "tool_call_id": "c", "content": "4 degrees"}
+    found, [run] = read(lines({"prompt": ASKED, "completion": [calls, shown]}))
     assert found.left_out == {"messages behind the last answer": 1}
     assert run.result == "4 degrees"
 

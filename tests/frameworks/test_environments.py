@@ -58,7 +58,7 @@ def test_a_framework_as_the_table_has_it(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("exported", ["", "SPAN_ONLY"], ids=["no content", "content on spans"])
 @pytest.mark.parametrize("schema", ["1", "2"])
 def test_google_adk_tells_its_own_calls(schema: str, exported: str, tmp_path: Path) -> None:
-    """Behind a client without a hook, whatever ADK was told to export."""
+    """Behind a client without a hook, whatever ADK was asked to export."""
     folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
     python = environments.environment(environments.FRAMEWORKS["google_adk"], folder)
     env = {

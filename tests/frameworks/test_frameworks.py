@@ -198,7 +198,7 @@ def test_langgraph(tmp_path: Path) -> None:
     assert runs.callers == ["writer", "writer", "reviewer", "reviewer"]
     *_, first, second = runs.calls
     assert first.attributes[semconv.INPUT_MESSAGES] == second.attributes[semconv.INPUT_MESSAGES]
-    assert first.attributes[semconv.EXECUTION_ID] != second.attributes[semconv.EXECUTION_ID], "told apart"
+    assert first.attributes[semconv.EXECUTION_ID] != second.attributes[semconv.EXECUTION_ID], "distinguished"
     assert first.parent_span_id != second.parent_span_id
 
 
@@ -235,7 +235,7 @@ def test_pydantic_ai(tmp_path: Path) -> None:
     assert {tool[:2] for tool in runs.tools} >= {("weather", "call_Rome"), ("weather", "call_Athens")}
     assert set(runs.callers) == {"agent"}
     rome, athens = executions.values()
-    assert not rome & athens, "two runs at once are told apart"
+    assert not rome & athens, "two runs at once are distinguished"
 
 
 def doubling(asked: Asked) -> Reply:

@@ -50,14 +50,14 @@ def test_whatever_the_tables_name_is_printed() -> None:
         (arttrace, "Trainer", "arttrace train"),
     ],
 )
-def test_a_name_that_another_library_has_is_told_what_it_is_here(module: object, name: str, remedy: str) -> None:
-    with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as told:
+def test_a_name_that_another_library_has_is_answered_with_ours(module: object, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as shown:
         getattr(module, name)
-    assert remedy in str(told.value)
+    assert remedy in str(shown.value)
 
 
 def test_a_name_that_nobody_has_is_an_attribute_error_as_everywhere() -> None:
     for module in (arttrace, arttrace.loop):
-        with pytest.raises(AttributeError) as told:
+        with pytest.raises(AttributeError) as shown:
             module.nothing  # noqa: B018
-        assert str(told.value) == f"module {module.__name__!r} has no attribute 'nothing'"
+        assert str(shown.value) == f"module {module.__name__!r} has no attribute 'nothing'"

@@ -34,7 +34,7 @@ TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"ty
 
 
 class StandInBackend:
-    """Serves by the scripted policy, and keeps what it is told to train."""
+    """Serves by the scripted policy, and keeps what it is asked to train."""
 
     def __init__(self, data: DataDir, url: str) -> None:
         self.data = data
@@ -167,9 +167,9 @@ async def test_errors_that_say_what_to_do(
 
     policy.headers.clear()
     [foreign] = await art.gather_trajectory_groups([art.TrajectoryGroup(elsewhere() for _ in range(2))])
-    with pytest.raises(TrainingError, match="none of these runs was answered by agent-001: they asked gpt-4o") as told:
+    with pytest.raises(TrainingError, match="none of these runs was answered by agent-001: they asked gpt-4o") as shown:
         await model.train([foreign])
-    assert "ARTTRACE_CAPTURE_HTTP=1" in str(told.value.hint)
+    assert "ARTTRACE_CAPTURE_HTTP=1" in str(shown.value.hint)
 
     async def silent() -> art.Trajectory:
         return art.Trajectory([{"role": "user", "content": "x"}], reward=1.0)
@@ -306,9 +306,9 @@ def test_a_whole_answer_in_the_place_of_its_choice_is_refused() -> None:
     completion = openai.types.chat.ChatCompletion.model_validate(
         {"id": "c1", "object": "chat.completion", "created": 0, "model": "m", "choices": []}
     )
-    with pytest.raises(ArttraceError, match="a ChatCompletion is neither a message nor a choice") as told:
+    with pytest.raises(ArttraceError, match="a ChatCompletion is neither a message nor a choice") as shown:
         art.Trajectory([{"role": "user", "content": "q"}, completion]).messages()
-    assert "completion.choices[0]" in str(told.value.hint)
+    assert "completion.choices[0]" in str(shown.value.hint)
 
 
 async def test_a_judge_gives_the_trajectories_their_rewards(
@@ -409,9 +409,9 @@ async def test_litellm_is_captured_by_http(
         answered = await litellm.acompletion(messages=messages, **asked)
         return art.Trajectory([*messages, answered.choices[0]], reward=1.0)
 
-    with pytest.raises(ArttraceError, match="none was captured") as told:
+    with pytest.raises(ArttraceError, match="none was captured") as shown:
         await art.gather_trajectories(map(asking, "ab"))
-    assert "ARTTRACE_CAPTURE_HTTP=1" in str(told.value.hint)
+    assert "ARTTRACE_CAPTURE_HTTP=1" in str(shown.value.hint)
     arttrace.init(dir=tmp_path, capture_http=True)
     group = await art.gather_trajectories(map(asking, "ab"))
     assert [[call.call.request_model for call in run.calls] for run in group.captured] == [["agent-001"]] * 2

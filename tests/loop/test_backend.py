@@ -121,14 +121,14 @@ def test_a_gateway_that_runs_is_used_and_left_running(backend: LocalBackend, mod
             assert again.inference_base_url == model.inference_base_url
             assert backend.data.serving.exists()
             for one in (backend, other):
-                with pytest.raises(ServingError, match=r"serves policy on .*, not another on ") as told:
+                with pytest.raises(ServingError, match=r"serves policy on .*, not another on ") as shown:
                     await one.register(TrainableModel("another", model.base_model))
-                assert 'LocalBackend("another")' in str(told.value.hint)
+                assert 'LocalBackend("another")' in str(shown.value.hint)
 
     asyncio.run(loop())
 
 
-def test_a_tracker_is_told_the_step_that_is_served(backend: LocalBackend, model: TrainableModel) -> None:
+def test_a_tracker_gets_the_step_that_is_served(backend: LocalBackend, model: TrainableModel) -> None:
     async def loop() -> None:
         async with backend:
             await backend.register(model)
@@ -214,7 +214,7 @@ def test_a_stale_serving_file_is_passed_over(backend: LocalBackend, model: Train
     asyncio.run(loop())
 
 
-def test_what_a_failed_command_said_is_told(backend: LocalBackend, model: TrainableModel) -> None:
+def test_what_a_failed_command_said_is_reported(backend: LocalBackend, model: TrainableModel) -> None:
     async def loop() -> None:
         async with backend:
             with pytest.raises(ServingError, match=r"(?s)exit code 1.*no g\+\+ here"):

@@ -62,9 +62,9 @@ async def test_a_step_that_waits_while_the_backend_is_closed_is_not_begun(
     (backend.data.root / "go-on").touch()
     await closing
     assert await running == [], "the step under way is finished"
-    with pytest.raises(TrainingError, match="the backend was closed while this step waited") as told:
+    with pytest.raises(TrainingError, match="the backend was closed while this step waited") as shown:
         await waiting
-    assert "await model.register(backend)" in str(told.value.hint)
+    assert "await model.register(backend)" in str(shown.value.hint)
 
 
 async def test_a_step_that_closing_drops_says_so(
@@ -88,16 +88,16 @@ async def test_a_closed_backend_trains_again_once_the_model_is_registered(
     await gather_trajectories([rewarded(), rewarded()])
     await backend.close()
     for order in (backend.train(model), model.log([Trajectory(reward=1.0)], step=1, report_to="wandb")):
-        with pytest.raises(TrainingError, match="the backend was closed") as told:
+        with pytest.raises(TrainingError, match="the backend was closed") as shown:
             await order
-        assert "await model.register(backend)" in str(told.value.hint)
+        assert "await model.register(backend)" in str(shown.value.hint)
     assert backend._own_trainers == {}, "nothing was started"
     await backend.register(model)
     assert len(await backend.train(model)) == 1
     await backend.close()
 
 
-async def test_a_server_that_died_is_told_with_its_last_words_and_started_again_by_register(
+async def test_a_server_that_died_is_reported_with_its_last_words_and_started_again_by_register(
     backend: LocalBackend, model: TrainableModel
 ) -> None:
     async with backend:
@@ -107,9 +107,9 @@ async def test_a_server_that_died_is_told_with_its_last_words_and_started_again_
             httpx.get(f"{str(model.inference_base_url).removesuffix('/v1')}/die")
         assert backend._server is not None
         assert await backend._server.death(within_s=60.0) is not None  # a busy system closes its sockets first
-        with pytest.raises(ServingError, match=r"(?s)`arttrace serve` ended \(exit code 3\).*CUDA is gone") as told:
+        with pytest.raises(ServingError, match=r"(?s)`arttrace serve` ended \(exit code 3\).*CUDA is gone") as shown:
             await backend.train(model)
-        assert "await model.register(backend)" in str(told.value.hint)
+        assert "await model.register(backend)" in str(shown.value.hint)
         await backend.register(model)
         assert len(await backend.train(model)) == 1
 
@@ -119,12 +119,12 @@ async def test_a_server_that_dies_during_a_step_is_the_cause_of_its_failure(
 ) -> None:
     async with backend:
         await backend.register(model)
-        with pytest.raises(ServingError, match=r"(?s)`arttrace serve` ended \(signal SIGKILL") as told:
+        with pytest.raises(ServingError, match=r"(?s)`arttrace serve` ended \(signal SIGKILL") as shown:
             await backend.train(model, loss="serverless")
-        assert "the gateway does not answer" in str(told.value.__cause__)
+        assert "the gateway does not answer" in str(shown.value.__cause__)
 
 
-def test_a_server_that_died_between_two_event_loops_is_told(backend: LocalBackend, model: TrainableModel) -> None:
+def test_a_server_that_died_between_two_event_loops_is_reported(backend: LocalBackend, model: TrainableModel) -> None:
     """As in a script of several `asyncio.run`."""
 
     async def killed() -> None:

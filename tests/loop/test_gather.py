@@ -221,7 +221,7 @@ async def silent() -> None:
     raise Silent
 
 
-async def test_an_error_without_a_readable_text_is_told_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_without_a_readable_text_is_reported_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ArttraceError, match="All 1 rollouts raised; the first: Silent: <Silent>"):
         await gather_trajectories([silent()])
     with pytest.raises(ArttraceError, match="more than max_exceptions=0; the last: Silent: <Silent>"):

@@ -44,8 +44,8 @@ async def main():
         art.TrajectoryGroup((rollout(f"done {n}") for n in range(2)), key="whole"),
         art.TrajectoryGroup((rollout(f"{what} {n}") for n, what in enumerate(["done", "wait", "done"])), key="half"),
     ]
-    told = lambda group: print(group.key, flush=True)
-    await art.gather_trajectory_groups(groups, pbar_desc="gather", after_each=told)
+    reported = lambda group: print(group.key, flush=True)
+    await art.gather_trajectory_groups(groups, pbar_desc="gather", after_each=reported)
 
 asyncio.run(main())
 """

@@ -49,20 +49,20 @@ async def test_no_rollout_at_a_time_is_refused(number: int) -> None:
 
 @pytest.mark.parametrize("member", [rollout, 3, None, "a run"])
 async def test_what_cannot_be_awaited_is_no_member(member: Any) -> None:
-    with pytest.raises(ArttraceError, match=f"{type(member).__name__} is no member of a group") as told:
+    with pytest.raises(ArttraceError, match=f"{type(member).__name__} is no member of a group") as shown:
         TrajectoryGroup([member])
-    assert "rollout(model, s) for _ in range(8)" in str(told.value.hint)
+    assert "rollout(model, s) for _ in range(8)" in str(shown.value.hint)
 
 
-async def test_a_rollout_that_cannot_be_awaited_is_told_how_to_be_a_member() -> None:
+async def test_a_rollout_that_cannot_be_awaited_learns_how_to_be_a_member() -> None:
     @arttrace.trajectory
     def plain(reward: float) -> float:
         arttrace.reward(reward)
         return reward
 
-    with pytest.raises(ArttraceError, match="float is no member of a group") as told:
+    with pytest.raises(ArttraceError, match="float is no member of a group") as shown:
         TrajectoryGroup(plain(0.5) for _ in range(2))
-    assert "asyncio.to_thread(rollout, model, s)" in str(told.value.hint)
+    assert "asyncio.to_thread(rollout, model, s)" in str(shown.value.hint)
     group = TrajectoryGroup(asyncio.to_thread(plain, reward) for reward in (0.0, 1.0))
     [gathered] = await gather_trajectory_groups([group])
     assert sorted(trajectory_reward(run) or 0.0 for run in gathered.captured) == [0.0, 1.0]
@@ -102,10 +102,10 @@ async def test_a_group_is_gathered_once() -> None:
         await gather_trajectory_groups([group])
     alone = rollout()
     other = TrajectoryGroup([alone])
-    with pytest.raises(ArttraceError, match="is gathered twice") as told:
+    with pytest.raises(ArttraceError, match="is gathered twice") as shown:
         await gather_trajectory_groups([other, other])
     alone.close()
-    assert "a new TrajectoryGroup" in str(told.value.hint)
+    assert "a new TrajectoryGroup" in str(shown.value.hint)
 
 
 async def test_a_trajectory_belongs_to_one_run() -> None:
@@ -136,10 +136,10 @@ async def test_rewards_and_metrics_are_finite_numbers(said: Any, decorated: bool
     both = [arttrace.trajectory(one)() if decorated else one() for one in (rewarded, measured)]
     group = await gather_trajectories([*both, *fine])
     reward, metric = group.exceptions
-    told = [str(error).splitlines() for error in (reward, metric)]
-    assert [one[0].partition(" of ")[0] for one in told] == ["the reward", "the metric 'seconds'"]
-    assert {one[0].partition(" is ")[2] for one in told} == {f"{reprlib.repr(said)}, not a finite number"}
-    assert [("a judge" in one[1], "metadata" in one[1]) for one in told] == [(True, False), (False, True)]
+    shown = [str(error).splitlines() for error in (reward, metric)]
+    assert [one[0].partition(" of ")[0] for one in shown] == ["the reward", "the metric 'seconds'"]
+    assert {one[0].partition(" is ")[2] for one in shown} == {f"{reprlib.repr(said)}, not a finite number"}
+    assert [("a judge" in one[1], "metadata" in one[1]) for one in shown] == [(True, False), (False, True)]
     rewards = [trajectory_reward(run) for run in group.captured]
     assert sorted(one for one in rewards if one is not None) == [0.0, 1.0]
     assert [run.metadata for run in group.captured if run.metadata] == []
@@ -193,7 +193,7 @@ def one_trajectory() -> Trajectory:
 
 
 @pytest.mark.parametrize(
-    ("groups", "told", "remedy"),
+    ("groups", "shown", "remedy"),
     [
         (TrajectoryGroup([one_trajectory(), one_trajectory()]), "one group, not several", r"train([group])"),
         ([one_trajectory()], "a Trajectory is no TrajectoryGroup", "of each scenario into a TrajectoryGroup"),
@@ -201,9 +201,9 @@ def one_trajectory() -> Trajectory:
         (None, "a NoneType is no list of groups", "await gather_trajectory_groups"),
     ],
 )
-async def test_what_is_no_list_of_groups_is_told_and_not_trained_on(groups: Any, told: str, remedy: str) -> None:
+async def test_what_is_no_list_of_groups_is_reported_and_not_trained_on(groups: Any, shown: str, remedy: str) -> None:
     model = registered()
-    with pytest.raises(ArttraceError, match=told) as error:
+    with pytest.raises(ArttraceError, match=shown) as error:
         await model.train(groups)
     assert remedy in str(error.value.hint)
 
@@ -214,39 +214,39 @@ async def test_a_gather_that_was_not_awaited_is_no_list_of_groups() -> None:
         await registered().train(forgotten)  # type: ignore[arg-type]
     forgotten.close()
     waiting = [rollout(), rollout()]
-    with pytest.raises(TrainingError, match="2 rollouts were not gathered: they have not run") as told:
+    with pytest.raises(TrainingError, match="2 rollouts were not gathered: they have not run") as shown:
         await registered().train([TrajectoryGroup(waiting)])
-    assert "await gather_trajectory_groups" in str(told.value.hint)
+    assert "await gather_trajectory_groups" in str(shown.value.hint)
     for one in waiting:
         one.close()
 
 
-async def test_settings_in_a_dict_are_told_their_form() -> None:
-    with pytest.raises(ArttraceError, match="a dict is no TrainConfig") as told:
+async def test_settings_in_a_dict_are_answered_with_their_form() -> None:
+    with pytest.raises(ArttraceError, match="a dict is no TrainConfig") as shown:
         await registered().train([TrajectoryGroup([one_trajectory()] * 2)], config={"learning_rate": 1e-5})  # type: ignore[arg-type]
-    assert "TrainConfig(learning_rate=1e-5)" in str(told.value.hint)
+    assert "TrainConfig(learning_rate=1e-5)" in str(shown.value.hint)
 
 
 @pytest.mark.parametrize("said", [one_trajectory(), {"accuracy": 1.0}, None, [0.5]])
-async def test_what_is_no_run_is_told_and_not_logged(said: Any) -> None:
+async def test_what_is_no_run_is_reported_and_not_logged(said: Any) -> None:
     for model in (registered(), art.Model("gpt-4o")):
         model.backend = registered().backend
-        with pytest.raises(ArttraceError, match=r"is no (list of runs|run) to log") as told:
+        with pytest.raises(ArttraceError, match=r"is no (list of runs|run) to log") as shown:
             await model.log(said, step=0)
-        assert "in a list" in str(told.value.hint)
+        assert "in a list" in str(shown.value.hint)
 
 
 @pytest.mark.parametrize("said", [one_trajectory(), [one_trajectory()], None])
 async def test_a_judge_is_given_a_group(said: Any) -> None:
-    with pytest.raises(ArttraceError, match="is no group to judge") as told:
+    with pytest.raises(ArttraceError, match="is no group to judge") as shown:
         await ruler_score_group(said)
-    assert "TrajectoryGroup" in str(told.value.hint)
+    assert "TrajectoryGroup" in str(shown.value.hint)
 
 
 @pytest.mark.parametrize(
     "groups", [TrajectoryGroup([one_trajectory()]), [one_trajectory()], one_trajectory(), [[0.5]], [0.5]]
 )
-async def test_a_client_is_told_what_it_submits(groups: Any) -> None:
+async def test_a_client_learns_what_it_submits(groups: Any) -> None:
     async with art.AsyncClient("http://127.0.0.1:9/v1") as client:
         with pytest.raises(
             ArttraceError, match=r"one group, not several|is no TrajectoryGroup|is no list|is no member"
@@ -262,6 +262,6 @@ def test_an_address_without_http_is_refused_at_once(address: str) -> None:
 
 
 @pytest.mark.parametrize("decorator", [art.retry, art.limit_concurrency])
-def test_a_decorator_without_parentheses_is_told_them(decorator: Any) -> None:
+def test_a_decorator_without_parentheses_is_answered_with_them(decorator: Any) -> None:
     with pytest.raises(TypeError, match=r"takes no function: write @\w+\("):
         decorator(rollout)

@@ -226,7 +226,7 @@ async def test_a_result_that_breaks_the_tools_own_schema_goes_back_to_the_model(
         return CallToolResult(content=[TextContent(text="5.92")], structured_content={"cost": 5.92})
 
     def traveller(asked: Asked) -> Reply:
-        return Reply(f"I was told: {asked.results[0]}") if asked.results else Reply("", (Call("fare", {}),))
+        return Reply(f"I was heard: {asked.results[0]}") if asked.results else Reply("", (Call("fare", {}),))
 
     server = Server("odd", on_list_tools=tools, on_call_tool=call)
     arttrace.init(dir=tmp_path)
@@ -235,4 +235,4 @@ async def test_a_result_that_breaks_the_tools_own_schema_goes_back_to_the_model(
         group = await art.gather_trajectories([rollout(model, "What is the fare?", lambda: Client(server))])
     arttrace.shutdown()
     assert group.exceptions == []
-    assert group.results[0].startswith("I was told: error: Invalid structured content returned by tool fare")
+    assert group.results[0].startswith("I was heard: error: Invalid structured content returned by tool fare")

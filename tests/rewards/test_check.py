@@ -62,14 +62,14 @@ def test_asked_for_real_in_another_order_each_time(judge_server: Any, make_run: 
         labelled(make_run, {"6": 1.0, "9": 0.0, "12": 0.0}),
         Group("bare", (make_run("x", rewards=()), make_run("y", "7", rewards=()))),
     ]
-    told: list[tuple[int, int]] = []
+    seen: list[tuple[int, int]] = []
     found = asyncio.run(
-        check_judge(groups, MODEL, {"api_base": judge_server.url}, repeats=6, on_ballot=lambda *each: told.append(each))
+        check_judge(groups, MODEL, {"api_base": judge_server.url}, repeats=6, on_ballot=lambda *each: seen.append(each))
     )
     assert (found.groups, found.runs, found.ballots, found.failed) == (1, 3, 6, 0)
     assert (found.agreement, found.repeat_std, found.first_minus_last) == (1.0, 0.0, pytest.approx(0.0))
     assert found.tau == 1.0
-    assert told[-1] == (6, 6)
+    assert seen[-1] == (6, 6)
     assert (found.input_tokens, found.output_tokens) == (600, 60)
     orders = {request["messages"][1]["content"] for request in judge_server.requests}
     assert len(orders) > 1

@@ -113,7 +113,7 @@ def test_scores_are_matched_by_id_whatever_their_order(judge_server: Any, group:
         (json.dumps({"scores": [{"trajectory_id": str(n), "score": n} for n in (1, 2, 3)]}), "outside 0..1"),
     ],
 )
-def test_an_unusable_answer_is_told_to_the_judge_and_asked_for_again(
+def test_an_unusable_answer_is_reported_to_the_judge_and_asked_for_again(
     judge_server: Any, group: Group, content: str | None, cause: str
 ) -> None:
     judge_server.script = [judge_server.says(content)]
@@ -164,7 +164,7 @@ def test_a_judge_that_refuses_structured_output_is_asked_without(judge_server: A
     assert len(with_format) == 1, "the refusal is remembered"
 
 
-def test_a_bad_request_that_is_not_about_structured_output_is_told(judge_server: Any, group: Group) -> None:
+def test_a_bad_request_that_is_not_about_structured_output_is_reported(judge_server: Any, group: Group) -> None:
     judge_server.script = [judge_server.fails(400, "temperature must be 1")] * 10
     with pytest.raises(JudgeError, match="temperature must be 1"):
         score(judge_server, group)

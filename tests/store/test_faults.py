@@ -521,7 +521,7 @@ def test_questions_are_answered_when_what_they_keep_cannot_be_written(
         assert opened
 
 
-def test_what_is_answered_without_for_a_fault_of_ours_is_told_once(
+def test_what_is_answered_without_for_a_fault_of_ours_is_reported_once(
     data: DataDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: object) -> None:

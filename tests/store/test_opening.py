@@ -84,7 +84,7 @@ def reward(id: str) -> Reward:
     return Reward(id=id, trajectory_id="t", value=1.0)
 
 
-def test_a_free_store_is_opened_and_nobody_is_told(data: DataDir) -> None:
+def test_a_free_store_is_opened_and_nothing_is_reported(data: DataDir) -> None:
     with open_store(data, create=True) as store:
         assert isinstance(store, Store)
         assert not data.owner.exists()
@@ -132,8 +132,8 @@ def holder_refused(data: DataDir) -> Iterator[None]:
     patience, opening_module.PATIENCE_S = opening_module.PATIENCE_S, 0.0
     try:
         program = "import sys, duckdb\ntry: duckdb.connect(sys.argv[1])\nexcept duckdb.IOException: print('in use')"
-        told = subprocess.run([sys.executable, "-c", program, str(data.store)], capture_output=True, text=True)
-        assert told.stdout == "in use\n"
+        shown = subprocess.run([sys.executable, "-c", program, str(data.store)], capture_output=True, text=True)
+        assert shown.stdout == "in use\n"
         yield
     finally:
         opening_module.PATIENCE_S = patience

@@ -203,10 +203,10 @@ def test_the_command_says_when_more_goes_than_it_said(data: DataDir) -> None:
         for number in range(40):
             store.append(research_run(f"run-{number}"))
     prune = ["prune", "--dir", str(data.root), "--max-size", "100KB"]
-    told = CliRunner().invoke(cli, prune).output
-    [to_go, gone] = [int(count) for count in re.findall(r"(\d+) trajectories \(\d+ spans\) (?:to go|gone)", told)]
+    heard = CliRunner().invoke(cli, prune).output
+    [to_go, gone] = [int(count) for count in re.findall(r"(\d+) trajectories \(\d+ spans\) (?:to go|gone)", heard)]
     assert to_go < gone == 39  # the newest, which was to stay, does
-    assert f"{gone - to_go} more than estimated" in told
+    assert f"{gone - to_go} more than estimated" in heard
 
 
 def test_what_came_in_lately_stays_whenever_it_happened(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_a_run_that_goes_on_does_not_go(data: DataDir, monkeypatch: pytest.Monke
         assert store.prune(max_bytes=1).trajectories == 0
         store.append([root])
         done = store.prune(before_ns=time.time_ns())
-        assert (done.trajectories, done.spans) == (1, len(run)), "the root is one span, however often it was told of"
+        assert (done.trajectories, done.spans) == (1, len(run)), "the root is one span, however often it came"
 
 
 def test_a_run_that_was_killed_goes_after_a_day(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ def test_it_fails_in_the_middle_of_a_segment(tmp_path: Path, fault: Fault, caplo
     assert len(list(data.spool.glob("*.damaged"))) == 1
 
 
-def test_ctrl_c_while_it_is_told_leaves_nothing_out(
+def test_ctrl_c_while_it_is_reported_leaves_nothing_out(
     tmp_path: Path, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = DataDir(tmp_path)

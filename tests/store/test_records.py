@@ -155,8 +155,8 @@ def test_posted_records_are_checked(store: Store) -> None:
 
     good = encode_record(GOOD)
     for change in BAD.values():
-        status, told = post(good + b"\n" + encode_record(msgspec.structs.replace(GOOD, **change)))
-        assert (status, "a line is not a record" in told) == (400, True), change
+        status, shown = post(good + b"\n" + encode_record(msgspec.structs.replace(GOOD, **change)))
+        assert (status, "a line is not a record" in shown) == (400, True), change
     assert post(b'{"type":"span","attributes":' + b"[" * 5000)[0] == 400
     assert post(good[:-10])[0] == 400
     assert store.spans("1" * 32) == []

@@ -46,8 +46,8 @@ def long_run(id: str, turns: int = 40) -> Run:
             at, history = 10 + 20 * turn + n, histories[n]
             answer = message("assistant", f"step {turn}", calls=((f"{n}-{turn}", "look", "{}"),))
             history.append(run.chat(f"{n} {turn}", list(history), answer, at=at, parent=parent, flow=f"E{n}"))
-            told = {"TOOL_CALL_ID": f"{n}-{turn}", "TOOL_CALL_RESULT": "found"}
-            run.tool(f"{n}-{turn}", "look", at=at + 6, until=at + 9, parent=parent, **told)
+            shown = {"TOOL_CALL_ID": f"{n}-{turn}", "TOOL_CALL_RESULT": "found"}
+            run.tool(f"{n}-{turn}", "look", at=at + 6, until=at + 9, parent=parent, **shown)
             history.append(
                 {"role": "tool", "parts": [{"type": "tool_call_response", "id": f"{n}-{turn}", "response": "found"}]}
             )

@@ -1,4 +1,4 @@
-"""What could not be read is counted in a file, and whoever asks for the store is told of it, from elsewhere too."""
+"""What could not be read is counted in a file, and whoever asks for the store hears of it, from elsewhere too."""
 
 from __future__ import annotations
 

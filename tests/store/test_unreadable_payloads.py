@@ -65,8 +65,8 @@ def listed(data: DataDir) -> str:
 
 
 def metric(data: DataDir) -> str:
-    told = Site(data).client.get("/metrics").text.splitlines()
-    return next(line for line in told if line.startswith("arttrace_collector_journal_unread_total"))
+    shown = Site(data).client.get("/metrics").text.splitlines()
+    return next(line for line in shown if line.startswith("arttrace_collector_journal_unread_total"))
 
 
 def no_message(payload: bytes) -> bytes:

@@ -241,13 +241,13 @@ def test_of_two_rewards_with_one_id_and_time_one_counts_whatever_their_order(tmp
 
 
 def test_help_and_docs_tell_every_column() -> None:
-    told = CliRunner().invoke(cli, ["sql", "--help"], terminal_width=100).output
-    assert max(map(len, told.splitlines())) <= 100
+    heard = CliRunner().invoke(cli, ["sql", "--help"], terminal_width=100).output
+    assert max(map(len, heard.splitlines())) <= 100
     for view in DESCRIBED:
-        assert f"  {view.name}: {view.rows}" in told
+        assert f"  {view.name}: {view.rows}" in heard
         for column in view.columns:
-            assert f"    {column.name} " in told
-            assert column.meaning.split()[0] in told
+            assert f"    {column.name} " in heard
+            assert column.meaning.split()[0] in heard
     assert as_markdown(DESCRIBED) in DOCS.read_text(encoding="utf-8")
 
 
@@ -334,14 +334,14 @@ def test_a_reward_given_to_a_trace_of_nobodys_run_leaves_those_of_others_to_thei
     assert not caplog.records
 
 
-def test_the_first_look_at_traces_is_told(store: Store) -> None:
-    told: list[tuple[int, int]] = []
+def test_the_first_look_at_traces_is_reported(store: Store) -> None:
+    heard: list[tuple[int, int]] = []
     spans = [span for number in range(3) for span in research_run(f"run-{number}")]
     other = {semconv.TRAJECTORY_ID}
     store.append(
         msgspec.structs.replace(span, attributes={k: v for k, v in span.attributes.items() if k not in other})
         for span in spans
     )
-    with reading.reading_reported(lambda total: lambda done: told.append((done, total))):
+    with reading.reading_reported(lambda total: lambda done: heard.append((done, total))):
         store.sql("SELECT count(*) FROM spans")
-    assert told == [(3, 3)]
+    assert heard == [(3, 3)]

@@ -1,4 +1,4 @@
-"""Whoever asks for a store that another process opens, and reads again for minutes, waits and is told how far it is."""
+"""Whoever asks for a store that another process opens, and reads again for minutes, waits and learns how far it is."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from arttrace.system.paths import DataDir
 reread._AT_ONCE = 1
 read, parts = reread._reread, iter(range(9))
 
-def once_told(connection, traces):
+def once_reported(connection, traces):
     if next(parts) == 1:
         print("one is read", flush=True)
         sys.stdin.readline()
     read(connection, traces)
 
-reread._reread = once_told
+reread._reread = once_reported
 with hold_store(DataDir(Path(sys.argv[1]))):
     sys.stdin.read()
 """
@@ -65,7 +65,7 @@ def test_it_waits_until_another_process_has_read_the_runs_again(
     monkeypatch.setenv("ARTTRACE_API_KEY", "key")
     store_by_an_earlier_version(data)
     command = [sys.executable, "-c", READS_AGAIN, str(data.root)]
-    told: list[tuple[int, int]] = []
+    shown: list[tuple[int, int]] = []
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
         collector(data) as url,
@@ -76,10 +76,10 @@ def test_it_waits_until_another_process_has_read_the_runs_again(
 
         def telling(total: int) -> Callable[[int], object]:
             def tell(done: int) -> None:
-                if not told:
+                if not shown:
                     going_on.write("\n")
                     going_on.flush()
-                told.append((done, total))
+                shown.append((done, total))
 
             return tell
 
@@ -91,7 +91,7 @@ def test_it_waits_until_another_process_has_read_the_runs_again(
                 assert [calls for (calls,) in store.sql("SELECT calls FROM trajectories")[1]] == [1, 1]
         finally:
             other.communicate()
-    assert (told[0], told[-1]) == ((1, 2), (2, 2))
+    assert (shown[0], shown[-1]) == ((1, 2), (2, 2))
 
 
 def test_the_owner_has_its_time_to_answer_from_when_the_file_is_open(

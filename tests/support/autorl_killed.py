@@ -1,5 +1,5 @@
 """A program: `arttrace autorl` on a policy that is scripted and whose training is only noted, which kills itself with
-SIGKILL at the event that it is told: a kind of event and its number in this process. What happened is appended to a
+SIGKILL at the event that it is reported: a kind of event and its number in this process. What happened is appended to a
 file, which later runs of it go on with.
 
     python autorl_killed.py EVENTS_FILE DIE_AT OPTION...

@@ -1,4 +1,4 @@
-"""`arttrace train`, with or without --daemon, in processes that are killed or interrupted where they are told to.
+"""`arttrace train`, with or without --daemon, in processes that are killed or interrupted where they are asked to.
 
     python stopped_training.py [--judge] START...
 
@@ -31,7 +31,7 @@ class Start(msgspec.Struct, frozen=True):
     `stop` is where it is stopped, as PLACE:VERSION with the version in the making: a state of the daemon, which has
     just written that it is in it; "optimizer", when the step has changed the weights in memory; "half", the middle of
     writing the adapter; "handed", when it was handed over and is not on disk; or "report", when it is recorded, and
-    before a tracker is told. `presses` are those of Ctrl-C there;
+    before a tracker is reported. `presses` are those of Ctrl-C there;
     without any it is SIGKILL.
     """
 

@@ -56,9 +56,9 @@ def write_dataset(data: DataDir, path: Path, form: str, *options: str, code: int
 
 def no_row(data: DataDir, path: Path, form: str, *options: str) -> str:
     """What the command says where there is no row to write."""
-    with pytest.raises(ArttraceError) as told:
+    with pytest.raises(ArttraceError) as shown:
         write_dataset(data, path, form, *options)
-    return str(told.value)
+    return str(shown.value)
 
 
 def store_by_an_earlier_version(data: DataDir) -> None:

@@ -1,4 +1,4 @@
-"""Evaluations of versions: what was told last counts, and a damaged file hides nothing of the rest."""
+"""Evaluations of versions: what was reported last counts, and a damaged file hides nothing of the rest."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def failing_once(fails: OSError) -> Callable[[int], None]:
     return flush
 
 
-def test_a_flush_that_fails_while_a_segment_is_sealed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_fails_while_a_segment_is_sealed_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arttrace.system.journal.writer._datasync", failing_once(OSError(5, "Input/output error")))
     writer = JournalWriter(tmp_path, max_segment_bytes=200, fsync_interval_s=None)
     writer.append(b"lost?" * 30)
@@ -303,7 +303,7 @@ def test_a_flush_that_fails_while_a_segment_is_sealed_is_told(tmp_path: Path, mo
     writer.sync()
 
 
-def test_a_flush_that_fails_when_half_a_frame_cannot_be_taken_back_is_told(
+def test_a_flush_that_fails_when_half_a_frame_cannot_be_taken_back_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = JournalWriter(tmp_path, fsync_interval_s=None)

@@ -438,9 +438,9 @@ def test_a_failed_call_with_tokens_is_not_trained_on() -> None:
 def test_instructions_before_nothing_before_a_message_and_as_plain_text() -> None:
     """A request may hold instructions alone; plain text is not the conventions' form, and is read all the same."""
     run = Run("r")
-    told = [message("system", "Be kind.")["parts"], "Be kind."]
+    shown = [message("system", "Be kind.")["parts"], "Be kind."]
     question, answer = message("user", "Who?"), message("assistant", "Me.")
-    for number, instructions in enumerate(told):
+    for number, instructions in enumerate(shown):
         for count, messages in enumerate(([], [question], [question, answer, question])):
             at = 10 * number + 3 * count
             text = json.dumps(instructions) if number == 0 else instructions

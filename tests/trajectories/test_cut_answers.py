@@ -97,7 +97,7 @@ def ended(run: Run, name: str, asked: list[JsonMessage], said: JsonMessage, at: 
     return run.chat(name, asked, said, at=at, OUTPUT_MESSAGES=json.dumps([{**said, "finish_reason": reason}]))
 
 
-def told(trajectory: Trajectory) -> list[tuple[list[str], list[str], str | None]]:
+def shown(trajectory: Trajectory) -> list[tuple[list[str], list[str], str | None]]:
     """Of every conversation what is learned, which of it without an end, and why it is left out."""
     return [
         (
@@ -117,7 +117,7 @@ def test_an_answer_that_was_cut_short_is_learned_without_its_end(reason: str) ->
     first = ended(run, "a", START, message("assistant", "Lisbon, which"), 1, reason)
     ended(run, "b", [*START, first, message("user", "Go on.")], message("assistant", "is"), 10, reason)
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [(["Lisbon, which", "is"], ["Lisbon, which", "is"], None)]
+    assert shown(trajectory) == [(["Lisbon, which", "is"], ["Lisbon, which", "is"], None)]
 
 
 @pytest.mark.parametrize("reason", ["stop", "STOP", "end_turn", "tool_calls", "tool-calls", None, "of its own"])
@@ -125,7 +125,7 @@ def test_what_the_model_ended_is_learned_with_its_end(reason: str | None) -> Non
     run = Run()
     ended(run, "a", START, message("assistant", "Lisbon."), 1, reason)
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [(["Lisbon."], [], None)]
+    assert shown(trajectory) == [(["Lisbon."], [], None)]
 
 
 def test_an_answer_that_also_came_whole_has_an_end() -> None:
@@ -133,7 +133,7 @@ def test_an_answer_that_also_came_whole_has_an_end() -> None:
     for name, at, reason in (("a", 1, "length"), ("b", 10, "stop")):
         ended(run, name, START, message("assistant", "Lisbon."), at, reason)
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [(["Lisbon."], [], None)]
+    assert shown(trajectory) == [(["Lisbon."], [], None)]
 
 
 @pytest.mark.parametrize("cut", ["error", "cancelled"])
@@ -142,7 +142,7 @@ def test_what_broke_and_was_gone_on_from_has_no_end(cut: str) -> None:
     first = answer(run, "a", START, "Lisbon, wh", 1, cut)
     answer(run, "b", [*START, first, message("user", "Go on.")], "Where the", 10)
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [(["Lisbon, wh", "Where the"], ["Lisbon, wh"], None)]
+    assert shown(trajectory) == [(["Lisbon, wh", "Where the"], ["Lisbon, wh"], None)]
 
 
 @pytest.mark.parametrize("reason", ["error", "cancelled", "abort"])
@@ -150,7 +150,7 @@ def test_an_answer_that_the_server_gave_up_was_cut_off(reason: str) -> None:
     run = Run()
     ended(run, "a", START, message("assistant", "Lis"), 1, reason)
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [(["Lis"], [], NotTrained.CUT_OFF)]
+    assert shown(trajectory) == [(["Lis"], [], NotTrained.CUT_OFF)]
 
 
 def test_nobody_can_tell_where_a_tool_call_was_cut() -> None:
@@ -160,7 +160,7 @@ def test_nobody_can_tell_where_a_tool_call_was_cut() -> None:
     call = ended(run, "b", asked, message("assistant", calls=(("c1", "book", '{"city": "Lis'),)), 10, "length")
     ended(run, "c", [*asked, call, message("user", "Shorter.")], message("assistant", "No."), 20, "stop")
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [
+    assert shown(trajectory) == [
         ([""], [""], NotTrained.CUT_CALL),
         (["Lisbon.", "No."], [], None),
     ]
@@ -172,7 +172,7 @@ def test_the_reason_may_stand_beside_the_answers() -> None:
     said = message("assistant", "Lisbon, which")
     run.chat("a", START, said, at=1, OUTPUT_MESSAGES=json.dumps([said]), RESPONSE_FINISH_REASONS=["MAX_TOKENS"])
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [(["Lisbon, which"], ["Lisbon, which"], None)]
+    assert shown(trajectory) == [(["Lisbon, which"], ["Lisbon, which"], None)]
 
 
 def test_the_tokens_of_an_answer_that_the_limit_cut_are_the_engines() -> None:
@@ -193,4 +193,4 @@ def test_a_refusal_that_the_model_wrote_is_no_text() -> None:
     refusal = {"role": "assistant", "parts": [{"type": "other", "value": {"type": "refusal", "refusal": "No."}}]}
     ended(run, "a", START, refusal, 1, "stop")
     [trajectory] = build_trajectories(run.end())
-    assert told(trajectory) == [([""], [], NotTrained.NOT_TEXT)]
+    assert shown(trajectory) == [([""], [], NotTrained.NOT_TEXT)]

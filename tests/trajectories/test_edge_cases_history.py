@@ -93,7 +93,7 @@ def test_identical_prompt_and_answer() -> None:
 
 
 def test_parallel_tools_returning_out_of_order() -> None:
-    """Results are paired by id and told in the order of the calls."""
+    """Results are paired by id and reported in the order of the calls."""
     run = Run()
     history = [message("user", "u")]
     asked = message("assistant", calls=(("1", "a", "{}"), ("2", "b", "{}")))

@@ -205,7 +205,7 @@ def test_one_session_over_many_traces(id: str | None) -> None:
     assert [len(trajectory.calls) for trajectory in made] == ([2] if id else [1, 1])
 
 
-def test_tool_calls_recorded_and_told_are_not_doubled() -> None:
+def test_tool_calls_recorded_and_reported_are_not_doubled() -> None:
     """A recorded execution and its result in the history are one call, paired by id (rule 2)."""
     run = Run()
     history = [message("user", "u")]

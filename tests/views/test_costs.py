@@ -43,7 +43,7 @@ def usage(**given: Any) -> Usage:
     [
         (usage(), 30.0),
         (usage(cached=4), 6 * 2.0 + 4 * 0.5 + 10.0),
-        (usage(cached=4, written=6), 4 * 0.5 + 6 * 2.0 + 10.0),  # what is written costs as others do, where not told
+        (usage(cached=4, written=6), 4 * 0.5 + 6 * 2.0 + 10.0),  # what is written costs as others do, where not said
         (usage(beyond=272_000), 50.0),
         (usage(beyond=128_000), 30.0),
         (usage(host="api.groq.com"), 11.0),

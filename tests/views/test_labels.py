@@ -24,7 +24,7 @@ def shown(spans: list[SpanRow]) -> str:
     return capture.get()
 
 
-def test_branches_and_unanswered_tools_are_told() -> None:
+def test_branches_and_unanswered_tools_are_reported() -> None:
     run = Run()
     start = [message("system", "s"), message("user", "u")]
     run.chat("a", start, message("assistant", "x"), at=1)
@@ -38,7 +38,7 @@ def test_branches_and_unanswered_tools_are_told() -> None:
     assert "tool look({}) not answered" in text
 
 
-def test_what_is_in_progress_is_told() -> None:
+def test_what_is_in_progress_is_reported() -> None:
     run = Run()
     run.chat("a", [message("user", "u")], at=1, TOKEN_IDS=None, OUTPUT_MESSAGES=None)
     spans = [msgspec.structs.replace(span, end_ns=0) for span in run.end()]
@@ -56,7 +56,7 @@ def test_what_is_in_progress_is_told() -> None:
     assert "call in progress\n" in shown(unnamed).replace(" \n", "\n"), "no brackets around nothing"
 
 
-def test_spans_set_aside_are_told() -> None:
+def test_spans_set_aside_are_reported() -> None:
     run = Run()
     run.chat("a", [message("user", "u")], message("assistant", "x"), at=1)
     spans = run.end()
@@ -105,7 +105,7 @@ def test_a_tool_stands_before_the_answer_that_saw_its_result() -> None:
         assert "the end" in lines[-1]
 
 
-def test_redacted_tools_are_listed_once_and_their_calls_told_apart_from_cut_ones() -> None:
+def test_redacted_tools_are_listed_once_and_their_calls_distinguished_from_cut_ones() -> None:
     run = Run()
     start = [message("user", "[redacted, 1 characters]")]
     asked = message("assistant", calls=(("1", "look", "[redacted, 9 characters]"),))

@@ -54,7 +54,7 @@ def test_every_request_parameter_has_its_attribute() -> None:
     assert {name: decoded.attributes[name] for name in expected} == expected
 
 
-def test_settings_that_the_conventions_do_not_name_but_that_change_what_is_sampled_are_told() -> None:
+def test_settings_that_the_conventions_do_not_name_but_that_change_what_is_sampled_are_reported() -> None:
     request = {**REQUEST, "min_p": 0.1, "repetition_penalty": 1.2, "logit_bias": {"7": 5}}
     assert decode({}, request).attributes[semconv.SAMPLING_SETTINGS] == ["min_p", "repetition_penalty", "logit_bias"]
     neutral = {**REQUEST, "min_p": 0, "repetition_penalty": 1.0, "logit_bias": {}}
@@ -74,7 +74,7 @@ def test_settings_that_the_conventions_do_not_name_but_that_change_what_is_sampl
         ({"min_tokens": 4, "bad_words": [], "allowed_token_ids": [1, 2]}, ["min_tokens", "allowed_token_ids"]),
     ],
 )
-def test_constrained_sampling_is_told(setting: dict[str, Any], changes: list[str]) -> None:
+def test_constrained_sampling_is_reported(setting: dict[str, Any], changes: list[str]) -> None:
     assert decode({}, {**REQUEST, **setting}).attributes.get(semconv.SAMPLING_SETTINGS, []) == changes
 
 

@@ -43,7 +43,7 @@ def call(id: str | None, name: str | None, arguments: str, **index: int) -> dict
 
 
 @pytest.mark.parametrize("index", [{}, {"index": 0}])
-def test_tool_calls_are_told_apart_where_their_index_does_not(index: dict[str, int]) -> None:
+def test_tool_calls_are_distinguished_where_their_index_does_not_do_it(index: dict[str, int]) -> None:
     """As of Gemini's OpenAI-compatible endpoint, which sends each whole."""
     found = calls(call("a", "find", '{"x":1}', **index), call("b", "find", '{"x":2}', **index))
     assert found == [("a", "find", '{"x":1}'), ("b", "find", '{"x":2}')]

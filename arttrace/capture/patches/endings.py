@@ -1,7 +1,7 @@
 """Keeps what this process recorded where it ends itself without Python's exit functions.
 
 That is by os._exit, which forked processes usually call, or by a signal to itself for which it has no handler: servers
-that are told to end do so once what was under way has ended.
+that are asked to end do so once what was under way has ended.
 """
 
 from __future__ import annotations

@@ -344,8 +344,8 @@ def test_a_listed_host_joins_beside_the_request(site: Site, spans: Spans, on: Ca
     on(propagate=[site.host])
     in_tool(lambda: httpx.get(site.url))
     (request,) = http_spans(spans())
-    told = site.seen[0][1]["traceparent"].split("-")
-    assert (told[1], told[2]) == (request.trace_id, request.parent_span_id)
+    heard = site.seen[0][1]["traceparent"].split("-")
+    assert (heard[1], heard[2]) == (request.trace_id, request.parent_span_id)
 
 
 def test_the_users_own_instrumentation_keeps_its_spans(site: Site, spans: Spans, on: Callable[..., None]) -> None:

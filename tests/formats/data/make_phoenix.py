@@ -60,10 +60,10 @@ def main(phoenix: str) -> None:
         for call in answer.tool_calls or []:
             result = {"look": look, "add": add}[call.function.name](**json.loads(call.function.arguments))
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
-        told = client.chat.completions.create(model="gpt-4o-mini", messages=messages, tools=TOOLS)
+        shown = client.chat.completions.create(model="gpt-4o-mini", messages=messages, tools=TOOLS)
         if task == "nowhere":
             raise ValueError("no such place")
-        return told.choices[0].message.content
+        return shown.choices[0].message.content
 
     with serve() as server:
         client = OpenAI(base_url=server.url, api_key="none")

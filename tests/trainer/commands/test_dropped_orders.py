@@ -28,16 +28,16 @@ HELD = """
 import select
 from arttrace.commands.shared.progress import Progress
 tell, held = Progress.__call__, []
-def told(self, done, note=""):
+def reported(self, done, note=""):
     self._wait_s = 0.0
     tell(self, done, note)
     if not held:
         held.append(select.select([0], [], [], 300))
-Progress.__call__ = told
+Progress.__call__ = reported
 from arttrace.commands import main
 main()
 """
-"""`arttrace`, which goes on after it first told its progress only when something more was ordered."""
+"""`arttrace`, which goes on after it first reported its progress only when something more was ordered."""
 
 LATE = """
 import json, sys, time

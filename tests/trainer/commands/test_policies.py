@@ -133,7 +133,7 @@ def test_counts_are_compared_in_all_their_digits(data: DataDir) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["compare policy@0 policy@1", "export policy@0 here", "fork policy@0 mine"])
-def test_the_base_model_is_told_from_a_version_that_is_missing(data: DataDir, arguments: str) -> None:
+def test_the_base_model_is_distinguished_from_a_version_that_is_missing(data: DataDir, arguments: str) -> None:
     """Runs, `status` and `serve` call it policy@0."""
     error = run(data, *arguments.split()).exception
     assert isinstance(error, TrainingError)

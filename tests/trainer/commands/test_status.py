@@ -125,7 +125,7 @@ def test_how_far_learner_and_engine_agree_is_shown_everywhere(tmp_path: Path) ->
     assert "by 0.0456 at most; runs of earlier versions are among them" in shown, "no fault of the engine"
 
 
-def test_runs_that_got_spans_after_they_were_trained_on_are_told(tmp_path: Path) -> None:
+def test_runs_that_got_spans_after_they_were_trained_on_are_reported(tmp_path: Path) -> None:
     directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
     directory.mkdir(parents=True)
     write_state(directory, DaemonState(policy="policy", queue=Queue(late=2)))

@@ -140,11 +140,11 @@ def test_ctrl_c_finishes_the_step_and_a_second_one_drops_it(tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
     assert done.stderr.count("once more drops the step") == 10
     assert done.stderr.count("interrupted") == 4
-    told = [json.loads(line)["version"] for line in done.stdout.splitlines()]
-    assert told == ["policy@1", "policy@2", "policy@3"] * 4
+    heard = [json.loads(line)["version"] for line in done.stdout.splitlines()]
+    assert heard == ["policy@1", "policy@2", "policy@3"] * 4
     assert not re.search(r"policy@\d: \d+ trajectories", done.stderr), "standard output has it"
     logged = (tmp_path / "daemon" / "logs" / "daemon.log").read_text()
-    assert re.findall(r"INFO    (policy@\d): \d+ trajectories in \d+ groups, ", logged) == told[:3]
+    assert re.findall(r"INFO    (policy@\d): \d+ trajectories in \d+ groups, ", logged) == heard[:3]
     ids = [one.trajectory_id for one in records if isinstance(one, Reward)]
     for name in ("daemon", "steps"):
         undisturbed, ours = (

@@ -50,20 +50,20 @@ def test_the_daemons_scores_are_there_before_it_ends_and_are_those_of_a_push(
         site.learner.step = looked_at  # type: ignore[method-assign]
         site.run(JudgeTerms("openai/stand-in", judge_server.url), max_steps=2)
         assert while_training == [2, 4], "the scores of a step's groups, without waiting for the daemon's end"
-        told = dict(server.scores)
+        shown = dict(server.scores)
         rewards = [one for run in site.store.summaries() for one in run.rewards]
-        assert {(one["value"], one["comment"]) for one in told.values()} == {
+        assert {(one["value"], one["comment"]) for one in shown.values()} == {
             (one.value, one.explanation) for one in rewards
         }
-        assert {json.loads(one["metadata"]["arttrace_reward"])["id"] for one in told.values()} == {
+        assert {json.loads(one["metadata"]["arttrace_reward"])["id"] for one in shown.values()} == {
             one.id for one in rewards
         }
         roots = spans_of_runs(site.store, [one.trajectory_id for one in rewards])
-        assert {one["traceId"] for one in told.values()} == {spans[0].trace_id for spans in roots.values()}
+        assert {one["traceId"] for one in shown.values()} == {spans[0].trace_id for spans in roots.values()}
         connection = Connection.resolve(server.environ())
         with LangfuseClient(connection) as client:
             push(site.store, client, connection, SentRuns(site.data, connection))
-        assert {key: one for key, one in server.scores.items() if one["name"] == "ruler"} == told
+        assert {key: one for key, one in server.scores.items() if one["name"] == "ruler"} == shown
 
 
 def test_without_langfuse_it_trains_and_the_next_start_delivers(

@@ -26,7 +26,7 @@ def test_the_states_of_one_step_in_order_and_the_oldest_groups_first(site: Site)
     assert [group.key for group in daemon.state.last_groups] == ["early"]
 
 
-def test_a_group_waits_for_its_runs_and_what_does_not_count_is_told(site: Site) -> None:
+def test_a_group_waits_for_its_runs_and_what_does_not_count_is_reported(site: Site) -> None:
     site.group("a", 0.0, 1.0)
     site.group("few", 0.0)
     site.group("unrewarded", None, None)

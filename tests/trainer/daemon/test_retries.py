@@ -17,7 +17,7 @@ from trainer.serving import PublishReport
 from trainer.serving.client import GatewayGone
 
 
-def test_a_gateway_that_restarts_is_waited_for_and_told_once(site: Site) -> None:
+def test_a_gateway_that_restarts_is_waited_for_and_reported_once(site: Site) -> None:
     site.group("g", 0.0, 1.0)
     site.gateway.gone = 3
     daemon = site.run(max_steps=1)

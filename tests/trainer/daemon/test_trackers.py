@@ -52,10 +52,10 @@ def test_wandb_gets_every_step_of_two_starts_in_one_run(site: Site) -> None:
     assert first.name == second.name, "one run"
     steps_of = []
     for file in (first, second):
-        told, artifacts = when_written(file, 2, 4)
-        steps_of.append(told)
+        shown, artifacts = when_written(file, 2, 4)
+        steps_of.append(shown)
         for name in LOGGED:
-            assert [*logged(file.read_bytes(), name)] == told, name
+            assert [*logged(file.read_bytes(), name)] == shown, name
         assert len(artifacts) == 4, "of each step its adapter and its table"
     assert steps_of == [[1, 2], [3, 4]]
 
@@ -64,14 +64,14 @@ def test_tensorboard_gets_every_step_of_two_starts_and_an_example_of_each(site: 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     two_starts(site, "tensorboard")
-    told: dict[str, list[int]] = {"reward_mean": [], "example": []}
+    shown: dict[str, list[int]] = {"reward_mean": [], "example": []}
     for file in sorted((site.checkpoints.directory / "tensorboard" / "policy").iterdir()):
         events = EventAccumulator(str(file))
         events.Reload()
         assert {*events.Tags()["scalars"]} >= LOGGED
-        told["reward_mean"] += [event.step for event in events.Scalars("reward_mean")]
-        told["example"] += [event.step for event in events.Tensors("example/text_summary")]
-    assert {name: sorted(steps) for name, steps in told.items()} == {name: [1, 2, 3, 4] for name in told}
+        shown["reward_mean"] += [event.step for event in events.Scalars("reward_mean")]
+        shown["example"] += [event.step for event in events.Tensors("example/text_summary")]
+    assert {name: sorted(steps) for name, steps in shown.items()} == {name: [1, 2, 3, 4] for name in shown}
 
 
 _TWO_STARTS = """
@@ -119,6 +119,6 @@ def test_mlflow_gets_every_step_of_two_starts_in_one_run(tmp_path: Path) -> None
     in_a_process(python, "mlflow", tmp_path)
     found = mlflow_holds(python, tmp_path / "policies" / "policy")
     assert found["run"] == ["policy", "FINISHED"]
-    assert {name for name, told in found["numbers"].items() if [step for step, _ in told] == [1, 2, 3, 4]} >= LOGGED
+    assert {name for name, shown in found["numbers"].items() if [step for step, _ in shown] == [1, 2, 3, 4]} >= LOGGED
     assert len(found["adapters"]) == 8, "two files of each"
     assert [table["columns"] for table in found["examples"]] == [list(COLUMNS)] * 4

@@ -31,10 +31,10 @@ async def test_a_model_that_only_calls_tools_ends_with_no_answer(agent):
 async def test_calls_that_make_no_sense_are_answered(agent, arguments):
     def script(messages, tools):
         results = [m["content"] for m in messages if m["role"] == "tool"]
-        return says(f"told {results[0]}") if results else says(None, ("no_such_tool", arguments))
+        return says(f"shown {results[0]}") if results else says(None, ("no_such_tool", arguments))
 
     agent.play(script)
-    assert await agent.module.answer("fresh fig and canned bean") == "told unknown"
+    assert await agent.module.answer("fresh fig and canned bean") == "shown unknown"
 
 
 async def test_words_instead_of_a_call_are_the_answer(agent):

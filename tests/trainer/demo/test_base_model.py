@@ -80,7 +80,7 @@ def test_a_built_model_loads_and_says_what_it_was_taught(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "base"]
 
 
-def test_a_form_that_is_not_learned_is_told(tmp_path, monkeypatch):
+def test_a_form_that_is_not_learned_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(base_model, "_MAX_STEPS", 25)
     monkeypatch.setattr(base_model, "_LEARNING_RATE", 0.0)
     with pytest.raises(TrainingError, match="25 steps"):
@@ -88,6 +88,6 @@ def test_a_form_that_is_not_learned_is_told(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_no_demonstrations_are_told(tmp_path):
+def test_no_demonstrations_are_reported(tmp_path):
     with pytest.raises(TrainingError, match="no demonstrations"):
         build_base_model([], 1, tmp_path / "base")

@@ -26,7 +26,7 @@ def test_a_demo_in_which_no_round_taught_anything_still_closes(
 
 
 @pytest.mark.parametrize(
-    ("typed", "on_path", "told"),
+    ("typed", "on_path", "shown"),
     [
         (".venv/bin/arttrace", False, ".venv/bin/arttrace"),
         (".venv/bin/arttrace", True, "arttrace"),
@@ -34,13 +34,13 @@ def test_a_demo_in_which_no_round_taught_anything_still_closes(
     ],
 )
 def test_the_commands_to_try_next_can_be_copied(
-    typed: str, on_path: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    typed: str, on_path: bool, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if on_path:
         (tmp_path / "arttrace").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.argv", [typed, "demo"])
-    assert program_as_typed() == told
+    assert program_as_typed() == shown
 
 
 def test_the_report_adds_up_seconds_and_nothing_else() -> None:

@@ -35,13 +35,13 @@ def test_every_pair_of_kinds_comes_up_equally_often(world):
 
 def test_truth_is_what_the_right_services_quote(world):
     for scenario in draw(world, 50, "1", held_out=False):
-        told = []
+        shown = []
         for item in scenario.question.split(" and "):
             service = world.SERVICE_OF_KIND[item.split(" ")[0]]
             word, price, state = world.quote(service, item, scenario.day).split(" ")
             assert (word, state) == ("price", "valid")
-            told.append(f"{item} {price}")
-        assert truth(world, scenario) == " and ".join(told)
+            shown.append(f"{item} {price}")
+        assert truth(world, scenario) == " and ".join(shown)
 
 
 def test_the_wrong_service_never_quotes_the_valid_price(world):

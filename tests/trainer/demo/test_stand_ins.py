@@ -30,11 +30,11 @@ def run(fig="price 3 valid", bean="price 5 valid", fig_report="fresh fig 3", bea
 
 def history(request, results, answer):
     calls = tuple(ToolCallPart("tool", "{}", f"c{n}") for n in range(len(results)))
-    told = tuple(ToolResultPart(result, f"c{n}") for n, result in enumerate(results))
+    shown = tuple(ToolResultPart(result, f"c{n}") for n, result in enumerate(results))
     return (
         Message("user", (TextPart(request),)),
         Message("assistant", calls),
-        Message("tool", told),
+        Message("tool", shown),
         Message("assistant", (TextPart(answer),)),
     )
 
@@ -99,9 +99,9 @@ def test_what_a_stand_in_cannot_answer_is_refused_with_a_reason(body):
 
 
 def test_an_agent_without_sub_agents_is_judged_by_its_own_evidence():
-    def alone(told, report):
+    def alone(shown, report):
         return Transcript(
-            agents=(AgentTranscript("answer", histories=(history("fresh fig", [told], report),)),), result=report
+            agents=(AgentTranscript("answer", histories=(history("fresh fig", [shown], report),)),), result=report
         )
 
     assert scores(

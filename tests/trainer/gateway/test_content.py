@@ -238,7 +238,7 @@ async def test_a_rule_holds_on_every_way_in(name: str, site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-async def test_what_is_told_at_the_end_of_a_trajectory_goes_through_the_rules(name: str, site: Site) -> None:
+async def test_what_is_reported_at_the_end_of_a_trajectory_goes_through_the_rules(name: str, site: Site) -> None:
     rule = RULES[name]
     site.gateway.recorder = GatewayRecorder(site.directory / "spool", rules=ContentRules(rule.mode, rule.mask))
     authorization = {"authorization": f"Bearer {KEY}"}
@@ -253,13 +253,13 @@ async def test_what_is_told_at_the_end_of_a_trajectory_goes_through_the_rules(na
     root = finished_spans(site.directory)[-1]
     assert KEY not in as_written(root) + reward.explanation
     result, note = root.attributes.get(semconv.ENTRY_RESULT), root.attributes.get(semconv.METADATA)
-    told = {"masked": "[pin] [secret]", "failing mask": None}.get(name, f"{PRIVATE} [secret]")
-    assert reward.explanation == (told or "")
-    assert (None if note is None else json.loads(note)) == (None if told is None else {"note": told})
+    shown = {"masked": "[pin] [secret]", "failing mask": None}.get(name, f"{PRIVATE} [secret]")
+    assert reward.explanation == (shown or "")
+    assert (None if note is None else json.loads(note)) == (None if shown is None else {"note": shown})
     if name in ("off", "redacted"):  # what is said of a run, unlike what it returned, is kept
         assert PRIVATE not in (result or "")
     else:
-        assert (None if result is None else json.loads(result)) == told
+        assert (None if result is None else json.loads(result)) == shown
 
 
 def test_the_gateway_takes_its_mode_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

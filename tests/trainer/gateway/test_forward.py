@@ -151,7 +151,7 @@ async def test_every_name_of_the_base_model_is_answered_and_stamped(site: Site, 
     assert site.engine.generations[-1]["model"] == "base"
 
 
-async def test_an_unknown_model_is_told_with_the_known_names(site: Site) -> None:
+async def test_an_unknown_model_is_reported_with_the_known_names(site: Site) -> None:
     answer = await site.chat("gpt-4o")
     assert answer.status_code == 404
     assert answer.json()["error"]["type"] == "model_not_found"
@@ -176,7 +176,7 @@ async def test_with_the_policys_own_sampling_nothing_else_is_sampled_by(site: Si
     assert call.attributes["arttrace.sampling"] == "policy"
 
 
-async def test_who_asks_for_more_is_told_whose_log_probabilities_these_are(site: Site) -> None:
+async def test_who_asks_for_more_learns_whose_log_probabilities_these_are(site: Site) -> None:
     assert "x-arttrace-sampling" not in (await site.chat(**FORCED)).headers
     assert site.engine.generations[0].items() >= FORCED.items()
     site.engine.processed = True
@@ -191,7 +191,7 @@ async def test_other_routes_are_refused_in_the_same_form(site: Site) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, 404)
 
 
-async def test_a_body_beyond_the_bound_is_refused_whether_its_length_is_told_or_not(
+async def test_a_body_beyond_the_bound_is_refused_whether_its_length_is_reported_or_not(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "MAX_BODY_BYTES", 1000)

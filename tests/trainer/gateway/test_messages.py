@@ -196,7 +196,7 @@ async def weather(town: str) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_tool_runner_is_told_that_no_thread_is_held_and_sends_the_whole_conversation(
+async def test_a_tool_runner_is_reported_that_no_thread_is_held_and_sends_the_whole_conversation(
     stream: bool, site: Site, client: anthropic.AsyncAnthropic
 ) -> None:
     function = {"name": "weather", "arguments": '{"town": "Rome"}'}
@@ -212,7 +212,7 @@ async def test_a_tool_runner_is_told_that_no_thread_is_held_and_sends_the_whole_
     assert "thread" not in first
 
 
-async def test_who_asks_for_a_thread_is_told_what_to_send(client: anthropic.AsyncAnthropic) -> None:
+async def test_who_asks_for_a_thread_is_reported_what_to_send(client: anthropic.AsyncAnthropic) -> None:
     for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
         with pytest.raises(anthropic.BadRequestError, match="no conversation is held here") as no:
             await client.beta.messages.create(**ASKED, thread=thread)

@@ -90,7 +90,7 @@ async def test_an_engine_that_does_not_apply_the_adapter_is_found_out(site: Site
     assert site.engine.adapters == {}
 
 
-async def test_equal_weights_are_told_and_accepted(site: Site) -> None:
+async def test_equal_weights_are_reported_and_accepted(site: Site) -> None:
     zero = (await site.publish(1, write_adapter(site.directory / "a", b"\0\0\0\0"))).json()
     assert (zero["unchanged_weights"], zero["max_logprob_change"]) == (True, 0.0)
     await site.publish(2, write_adapter(site.directory / "b", b"w"))
@@ -208,7 +208,7 @@ async def test_a_fresh_engine_gets_the_current_version(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_adapter_is_told(tmp_path: Path, damage) -> None:
+def test_a_damaged_adapter_is_reported(tmp_path: Path, damage) -> None:
     path = write_adapter(tmp_path / "a", b"weights!")
     weights = path / "adapter_model.safetensors"
     weights.write_bytes(damage(weights.read_bytes()))

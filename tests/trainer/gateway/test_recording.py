@@ -167,7 +167,7 @@ async def test_a_header_names_a_trajectory_too_and_capture_s_own_baggage_forbids
     assert {id: len(run.calls) for id, run in found.items()} == {"h": 1}
 
 
-async def test_a_traceparent_places_a_call_where_the_gateway_was_told_so(site: Site) -> None:
+async def test_a_traceparent_places_a_call_where_the_gateway_is_set_so(site: Site) -> None:
     site.gateway.joins_traceparents = True
     for parent in (f"00-{TRACE}-{SPAN}-01", "nonsense", f"00-{'0' * 32}-{SPAN}-01"):
         assert (await call(site, headers={"traceparent": parent})).status_code == 200
@@ -250,7 +250,7 @@ async def test_rewards_are_given_once_by_id(site: Site) -> None:
     assert {(reward.name, reward.value) for reward in run.rewards} == {("reward", 2.0), ("style", 0.25)}
 
 
-async def test_what_is_no_end_is_told(site: Site) -> None:
+async def test_what_is_no_end_is_reported(site: Site) -> None:
     assert (await site.http.post("/r/never/end")).status_code == 404
     await call(site, "/r/t/v1/chat/completions")
     assert "rewards" in (await site.http.post("/r/t/end", json={"rewards": 1})).json()["error"]["message"]

@@ -82,8 +82,8 @@ async def test_between_its_tries_requests_pass_for_as_long_as_they_were_held_bac
     monkeypatch.setattr("trainer.step.retry.LONGEST_PAUSE_S", 0.001)
     monkeypatch.setattr("trainer.daemon.gateway.FIRST_DRAIN_S", 0.05)
     monkeypatch.setattr("trainer.daemon.gateway.LONGEST_DRAIN_S", 0.2)
-    told: list[ArttraceError | None] = []
-    patience = RetryUntilStopped(threading.Event(), told.append)
+    shown: list[ArttraceError | None] = []
+    patience = RetryUntilStopped(threading.Event(), shown.append)
     stepping = asyncio.create_task(asyncio.to_thread(step, found(sleepy, tmp_path / "data"), patience))
     tries = sleepy.gateway.sleeper.seen  # type: ignore[union-attr]
     await until(lambda: len(tries) >= 5)
@@ -93,7 +93,7 @@ async def test_between_its_tries_requests_pass_for_as_long_as_they_were_held_bac
     sleepy.engine.release.set()
     await stepping
     assert sleepy.engine.log == [("sleep", "1"), ("wake", "")]
-    first, *_, last = told
+    first, *_, last = shown
     assert first is not None
     assert "1 request" in first.message
     assert last is None

@@ -147,8 +147,8 @@ async def test_all_engines_that_may_still_live_sleep_or_none(sleepy: Site, other
             assert sleepy.engine.asleep
         return
     answer = await sleepy.http.post("/admin/sleep", json={})
-    told = answer.json()["error"]
-    assert (answer.status_code, "second is lost" in told["message"], "left out" in told["hint"]) == (503, True, True)
+    heard = answer.json()["error"]
+    assert (answer.status_code, "second is lost" in heard["message"], "left out" in heard["hint"]) == (503, True, True)
     assert sleepy.engine.log == []
     assert (await sleepy.chat()).status_code == 200
 

@@ -25,7 +25,7 @@ def test_the_floor_keeps_near_ties_small() -> None:
     assert max(group_advantages(tied, scale="std", std_floor=1e-9)) > 1.0
 
 
-def test_the_floor_is_told_where_it_holds_and_nowhere_else() -> None:
+def test_the_floor_is_reported_where_it_holds_and_nowhere_else() -> None:
     assert is_floored([0.70, 0.71], scale="std")
     assert not is_floored([0.0, 1.0], scale="std")
     assert not is_floored([0.70, 0.70], scale="std"), "equal rewards teach nothing whatever they are divided by"

@@ -145,9 +145,9 @@ def test_what_another_policy_or_an_unknown_one_sampled_is_context() -> None:
 
 def test_what_to_do_about_runs_of_another_policy_alone() -> None:
     groups = groups_of({i: research_run(i, scenario="s") for i in "ab"}, {"a": 1.0, "b": 0.0})
-    with pytest.raises(TrainingError, match="sampled by another policy") as told:
+    with pytest.raises(TrainingError, match="sampled by another policy") as shown:
         require_trainable(make_batch(groups, policy="mine"))
-    assert "serve --policy" in str(told.value.hint), "the tokens are there: `arttrace serve` alone is no remedy"
+    assert "serve --policy" in str(shown.value.hint), "the tokens are there: `arttrace serve` alone is no remedy"
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def apart(seed: int, tokens: int = 512) -> tuple[list[float], list[float]]:
     )
 
 
-def test_a_version_is_told_from_its_neighbour_by_tokens_that_differ_by_less_than_the_noise() -> None:
+def test_a_version_is_distinguished_from_its_neighbour_by_tokens_that_differ_by_less_than_the_noise() -> None:
     for seed in range(200):
         noise, moved = apart(seed)
         next_one = [its + step for its, step in zip(noise, moved, strict=True)]

@@ -142,7 +142,7 @@ def test_a_trajectory_whose_every_token_is_masked_counts_and_pushes_nothing(
     assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
     assert_gradients(gradients[0], reference)
     masked = sum(q.trained_tokens for q in stale.sequences)
-    assert metrics.clip_fraction == pytest.approx(masked / active), "what is masked is told"
+    assert metrics.clip_fraction == pytest.approx(masked / active), "what is masked is shown"
 
     before = trainable(learner)
     with pytest.raises(TrainingError, match="left out every token") as raised:
@@ -292,10 +292,10 @@ def test_a_step_tells_how_far_it_is(
     engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]
 ) -> None:
     learner = engine(base_model, LearnerConfig(epochs=2, micro_batch_tokens=1, max_logprob_difference=1e6))
-    told: list[tuple[int, int]] = []
-    learner.progress = lambda total: lambda done: told.append((done, total))
+    shown: list[tuple[int, int]] = []
+    learner.progress = lambda total: lambda done: shown.append((done, total))
     metrics = learner.step(make_samples(0))
     total = 2 * metrics.forwarded_tokens
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert len(told) > 2
-    assert told[-1] == (total, total)
+    assert [done for done, _ in shown] == sorted({done for done, _ in shown})
+    assert len(shown) > 2
+    assert shown[-1] == (total, total)

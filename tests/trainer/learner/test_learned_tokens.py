@@ -126,7 +126,7 @@ def test_a_token_beyond_the_bound_is_marked(
     assert [place for place, flags in zip(one.places, one.flags, strict=True) if flags & LEFT_OUT] == [at]
 
 
-def test_what_the_importance_mask_dropped_is_told_from_what_was_clipped(
+def test_what_the_importance_mask_dropped_is_distinguished_from_what_was_clipped(
     base_model: Path, tmp_path: Path, make_samples: MakeSamples
 ) -> None:
     masking = dataclasses.replace(LOOSE, importance="token_mask", importance_clip_max=1.5, importance_clip_min=0.7)
@@ -170,7 +170,7 @@ def test_a_disk_that_refuses_the_file_costs_a_warning(
     PackedLearner(base_model, LOOSE).load(tmp_path)
 
 
-def test_the_file_is_bounded_and_a_damaged_one_is_told_from_a_sound_one(
+def test_the_file_is_bounded_and_a_damaged_one_is_distinguished_from_a_sound_one(
     base_model: Path, tmp_path: Path, make_samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, samples = PackedLearner(base_model, LOOSE), apart(make_samples(1))

@@ -110,7 +110,7 @@ def test_damaged_weights_are_named(base_model: Path, tmp_path: Path) -> None:
         load_policy(damaged, LearnerConfig(lora_rank=8))
 
 
-@pytest.mark.filterwarnings("error::FutureWarning")  # a name that transformers gives up would be told to the user
+@pytest.mark.filterwarnings("error::FutureWarning")  # a name that transformers gives up would be reported to the user
 @pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
 def test_checkpointed_layers_are_computed_again_by_either_engine(
     engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]

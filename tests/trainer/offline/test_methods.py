@@ -138,7 +138,7 @@ def test_a_model_that_carries_a_state_is_trained_offline_as_it_is(data: DataDir,
 
 
 @pytest.mark.usefixtures("offline_wandb")
-def test_trackers_are_told_of_a_policy_that_learns_by_each_method(
+def test_trackers_hear_of_a_policy_that_learns_by_each_method(
     data: DataDir, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -192,7 +192,7 @@ def test_what_libraries_print_as_they_are_imported_is_not_among_the_json(
 
 
 @pytest.mark.full
-def test_mlflow_is_told_of_a_policy_that_learns_by_each_method(data: DataDir, base_model: Path, tmp_path: Path) -> None:
+def test_mlflow_hears_of_a_policy_that_learns_by_each_method(data: DataDir, base_model: Path, tmp_path: Path) -> None:
     python = mlflow_python(tmp_path)
     for method in ("sft", "dpo", "grpo"):
         given = ["--method", method, "--base-model", str(base_model), "--lora-rank", "8", "--report-to", "mlflow"]
@@ -203,9 +203,9 @@ def test_mlflow_is_told_of_a_policy_that_learns_by_each_method(data: DataDir, ba
         assert done.returncode == 0, done.stderr
     found = mlflow_holds(python, data.policies / "policy")
     assert found["run"] == ["policy", "FINISHED"]
-    told = {step: {name for name, at in found["numbers"].items() if step in dict(at)} for step in (1, 2, 3)}
+    heard = {step: {name for name, at in found["numbers"].items() if step in dict(at)} for step in (1, 2, 3)}
     made_with = {step: {*Checkpoints(data.policies, "policy").manifest(step).metrics} for step in (1, 2, 3)}
-    assert all(told[step] >= made_with[step] >= NUMBERS[step] for step in told)
+    assert all(heard[step] >= made_with[step] >= NUMBERS[step] for step in heard)
     assert len(found["adapters"]) == 6, "two files of each"
     assert [len(table["data"]) > 0 for table in found["examples"]] == [True] * 3
 
@@ -281,7 +281,7 @@ def test_the_second_best_of_a_group_is_not_imitated_after_the_best(
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
-def test_what_exceeds_the_model_is_told_before_anything_is_loaded(
+def test_what_exceeds_the_model_is_reported_before_anything_is_loaded(
     data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr("trainer.offline.train.OfflineLearner", None)

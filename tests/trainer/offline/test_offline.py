@@ -150,8 +150,8 @@ def test_what_cannot_be_proven_is_left_out_with_the_reason(tokenizer: Any, templ
         render(conversations(run("a", "3 each", 1.0))[0], tokenizer)
     plan = plan_sft([Group("pears", (run("a", "3 each", 1.0), run("b", "no", 0.0)))], tokenizer)
     assert plan.sft == ()
-    (told,) = plan.conversations_left_out
-    assert reason in told
+    (shown,) = plan.conversations_left_out
+    assert reason in shown
     with pytest.raises(Exception, match="nothing to train on by SFT"):
         require_examples(plan)
 
@@ -212,9 +212,9 @@ def negative_log_likelihood(model: Any, example: TrainingExample) -> float:
 def test_sft_learns_the_good_answers_from_the_true_loss(base: Path, tokenizer: Any, tmp_path: Path) -> None:
     from trainer.offline.train import OfflineLearner
 
-    told: list[tuple[int, int]] = []
-    plan = plan_sft([group(0.0, 1.0, 1.0)], tokenizer, progress=lambda total: lambda done: told.append((done, total)))
-    assert told == [(1, 2), (2, 2)]
+    shown: list[tuple[int, int]] = []
+    plan = plan_sft([group(0.0, 1.0, 1.0)], tokenizer, progress=lambda total: lambda done: shown.append((done, total)))
+    assert shown == [(1, 2), (2, 2)]
     config = LearnerConfig(lora_rank=8, learning_rate=1e-2, epochs=20)
     learner = OfflineLearner(base, config)
     counts = [sum(example.learned) for example in plan.sft]
@@ -277,7 +277,7 @@ def test_the_masks_given_to_dpo_are_those_of_the_examples(tokenizer: Any) -> Non
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
-def test_a_tokenizer_of_another_model_is_told_before_training(base: Path, tokenizer: Any, method: Method) -> None:
+def test_a_tokenizer_of_another_model_is_reported_before_training(base: Path, tokenizer: Any, method: Method) -> None:
     from trainer.offline.train import OfflineLearner
 
     good, strange = TrainingExample((1, 2), (False, True)), TrainingExample((1, 99_999), (False, True))

@@ -136,7 +136,7 @@ WORDS = "the price is 5"
 
 
 def _model(asked: Asked) -> Reply:
-    """Asks for the price of what it is asked about, then says it. A policy that was told so asks for something else."""
+    """Asks for the price of what it is asked about, then says it. One that was asked to asks for other things."""
     question = asked.users[-1]
     if asked.results:
         return Reply(f"{WORDS}: {asked.results[-1]}")
@@ -235,8 +235,8 @@ def _outcomes(report: dict[str, Any]) -> Counter[str]:
 def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.commands.rollout.BESIDE_LINES_S", 0.0)
     entry = f"{site.agent}:answer"
-    told = site.rollout("--dry-run", "--entry", entry, "--limit", "2")
-    assert [one["arguments"]["question"] for one in told["scenarios"]] == ["price of mango", "price of fig"]
+    shown = site.rollout("--dry-run", "--entry", entry, "--limit", "2")
+    assert [one["arguments"]["question"] for one in shown["scenarios"]] == ["price of mango", "price of fig"]
     assert not site.policy.sent
 
     report = site.rollout("-n", "2", "--entry", entry, "--limit", "2")
@@ -255,10 +255,10 @@ def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site, monkeypatc
     assert site.ran() == {"price mango": 2, "price fig": 2}
     assert {sent.json["model"] for sent in site.policy.sent} == {"policy:latest"}
 
-    told = site.rollout("--dry-run", "--entry", entry)  # a replay is no input of its own
-    assert len(told["scenarios"]) == 4
-    told = site.replay("price of mango", "--dry-run")
-    assert told["scenarios"][0]["group"] == group_key(original)
+    shown = site.rollout("--dry-run", "--entry", entry)  # a replay is no input of its own
+    assert len(shown["scenarios"]) == 4
+    shown = site.replay("price of mango", "--dry-run")
+    assert shown["scenarios"][0]["group"] == group_key(original)
 
 
 def test_tools_are_answered_from_the_record(site: Site) -> None:
@@ -309,13 +309,13 @@ def test_failed_runs_are_runs_and_lost_ones_are_in_no_batch(site: Site, monkeypa
 
 
 def test_what_cannot_be_replayed_is_refused_with_the_reason(site: Site) -> None:
-    told = site.rollout("--dry-run", "--entry", f"{site.agent}:answer")
-    assert told["refused"] == {
+    shown = site.rollout("--dry-run", "--entry", f"{site.agent}:answer")
+    assert shown["refused"] == {
         "its arguments were cut to a bound": 1,
         "its arguments were masked or redacted": 1,
         "no arguments were recorded": 1,
     }
-    assert len(told["scenarios"]) == 4
+    assert len(shown["scenarios"]) == 4
     odd = site.rollout("--entry", f"{site.agent}:odd", code=1)["error"]
     assert "1 x its arguments hold values that are no JSON" in odd
     [method] = [one.id for one in site.kept() if one.entry.endswith("Shop.serve")]
@@ -399,7 +399,7 @@ def test_ctrl_c_keeps_what_is_done(site: Site) -> None:
     assert {run["trajectory"] for run in report["runs"]} <= {one.id for one in site.replayed() if not one.incomplete}
 
 
-def test_what_is_missing_after_ctrl_c_is_told() -> None:
+def test_what_is_missing_after_ctrl_c_is_reported() -> None:
     run = Outcome("t1", "g1", None, "complete", "", 1.0, ("policy@4",), 6, 6)
     lines = report_of([run], wanted=3, seconds=2.0, interrupted=True, stopped=None).text().splitlines()
     assert lines[1] == "  stopped: 2 of 3 runs not made; runs made later join these groups"

@@ -29,7 +29,7 @@ running = peak = 0
 four_tasks, four_threads = asyncio.Barrier(4), threading.Barrier(4)
 
 async def answer(x, mode=""):
-    """An agent that was never told of arttrace."""
+    """An agent that never heard of arttrace."""
     global running, peak
     print("printed while running")
     running += 1
@@ -212,7 +212,7 @@ def test_a_module_is_found_where_we_are(agent: Path, data: DataDir, monkeypatch:
         ("{agent}:running", "is not a function but of the type int"),
     ],
 )
-def test_an_entry_that_cannot_be_loaded_is_told_with_its_cause(
+def test_an_entry_that_cannot_be_loaded_is_reported_with_its_cause(
     agent: Path, data: DataDir, entry: str, cause: str
 ) -> None:
     with pytest.raises(RolloutError, match=cause) as failed:
@@ -220,7 +220,7 @@ def test_an_entry_that_cannot_be_loaded_is_told_with_its_cause(
     assert "Traceback" not in failed.value.message
 
 
-def test_an_entry_that_fails_on_its_import_is_told_with_the_users_lines_alone(agent: Path, data: DataDir) -> None:
+def test_an_entry_that_fails_on_its_import_is_reported_with_the_users_lines_alone(agent: Path, data: DataDir) -> None:
     agent.write_text("def prepare():\n    raise RuntimeError('no settings')\n\nprepare()\n")
     with pytest.raises(RolloutError, match="RuntimeError: no settings") as failed:
         RolloutWorkers(f"{agent}:answer", data).start()

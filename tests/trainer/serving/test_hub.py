@@ -82,7 +82,7 @@ def ask(directory: Path, code: str = ASK, **env: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory, timeout=600)
 
 
-def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str, tmp_path: Path) -> None:
+def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_reported(hub: str, tmp_path: Path) -> None:
     fetched = ask(tmp_path, HF_ENDPOINT=hub, HF_TOKEN="hf_secret")
     assert fetched.returncode == 0, fetched.stderr[-2000:]
     directory, name = fetched.stdout.split()
@@ -95,19 +95,19 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_told(hub: str,
     again = ask(tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
     assert again.stdout == fetched.stdout
     serve = "import sys; sys.argv[1:] = ['serve', '--base-model', 'acme/tiny', '--port', '0']; "
-    told = ask(
+    shown = ask(
         tmp_path / "..",
         serve + "from arttrace.commands import main; main()",
         HF_HUB_OFFLINE="1",
         HF_HOME=str(tmp_path / "empty"),
     )
-    assert told.returncode == 1
-    assert "hf download acme/tiny" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert shown.returncode == 1
+    assert "hf download acme/tiny" in shown.stderr
+    assert "Traceback" not in shown.stderr
 
 
 @pytest.mark.parametrize(("chosen", "off"), [({}, "True"), ({"HF_HUB_DISABLE_TELEMETRY": "0"}, "False")])
-def test_nobody_is_told_of_a_training(chosen: dict[str, str], off: str, tmp_path: Path) -> None:
+def test_nobody_hears_of_a_training(chosen: dict[str, str], off: str, tmp_path: Path) -> None:
     """transformers imports huggingface_hub, which reads the variable then, long before TRL would tell."""
     code = "import trainer.learner, huggingface_hub.constants as hub; print(hub.HF_HUB_DISABLE_TELEMETRY)"
     assert ask(tmp_path, code, **chosen).stdout.strip() == off
@@ -161,10 +161,10 @@ def test_training_takes_a_name_on_the_hub_with_nothing_served(hub: str, tmp_path
         pass
     train = f"import sys; sys.argv[1:] = {['train', '--dir', 'data', '--base-model', 'acme/tiny', *arguments]}; "
     code = train + "from arttrace.commands import main; main()"
-    told = ask(tmp_path, code, HF_ENDPOINT=hub, HF_TOKEN="hf_secret")
-    assert "acme/tiny is" not in told.stderr
-    assert "models--acme--tiny" in told.stderr  # it came from the hub, and is not a complete model
-    assert "Traceback" not in told.stderr
+    shown = ask(tmp_path, code, HF_ENDPOINT=hub, HF_TOKEN="hf_secret")
+    assert "acme/tiny is" not in shown.stderr
+    assert "models--acme--tiny" in shown.stderr  # it came from the hub, and is not a complete model
+    assert "Traceback" not in shown.stderr
     offline = ask(tmp_path, code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "empty"))
     assert offline.returncode == 1
     assert "hf download acme/tiny" in offline.stderr

@@ -142,8 +142,8 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
     options = ["--vllm-url", engine.url]
     with start_serving(data, base_model, options=options) as serving:
         assert serving.client().status().current == "policy@3"
-        told = arttrace("policies", "--dir", str(data.root), "rollback", "policy@1")
-        assert (told.returncode, f"policy@3 -> policy@1 at {serving.url}/v1" in told.stdout) == (0, True), told.stderr
+        ran = arttrace("policies", "--dir", str(data.root), "rollback", "policy@1")
+        assert (ran.returncode, f"policy@3 -> policy@1 at {serving.url}/v1" in ran.stdout) == (0, True), ran.stderr
         assert serving.client().status().current == "policy@1"
         assert "INFO    policy@3 -> policy@1\n" in (data.root / "logs" / "serve.log").read_text()
         write_state(Checkpoints(data.policies, "policy").directory, DaemonState(policy="policy", step=3))
@@ -165,8 +165,8 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
         assert serving.client().status().current == "policy@0"
     with pytest.raises(ServingError, match="no version policy@9"):
         start_serving(data, base_model, options=[*options, "--version", "9"])
-    told = arttrace("policies", "--dir", str(data.root), "rollback", "policy@0")
-    assert "will begin with" in told.stdout
+    ran = arttrace("policies", "--dir", str(data.root), "rollback", "policy@0")
+    assert "will begin with" in ran.stdout
     pruned = arttrace("policies", "--dir", str(data.root), "prune", "policy", "--keep-best", "0", "--keep-latest", "1")
     assert "pruned: policy@1" in pruned.stdout
     with start_serving(data, base_model, options=options) as serving:
@@ -248,10 +248,10 @@ def test_a_taken_port_is_named(base_model: Path, tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        told = arttrace("serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), "--port", port)
-    assert told.returncode == 1
-    assert f"port {port} on 127.0.0.1 is taken" in told.stderr
-    assert "--port" in told.stderr
+        ran = arttrace("serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), "--port", port)
+    assert ran.returncode == 1
+    assert f"port {port} on 127.0.0.1 is taken" in ran.stderr
+    assert "--port" in ran.stderr
 
 
 def test_who_asks_while_it_starts_waits_and_the_port_is_taken(base_model: Path, tmp_path: Path) -> None:
@@ -278,30 +278,30 @@ def test_who_asks_while_it_starts_waits_and_the_port_is_taken(base_model: Path, 
 
 
 def test_others_are_let_in_only_with_a_token(base_model: Path, tmp_path: Path) -> None:
-    told = arttrace(
+    ran = arttrace(
         "serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), "--port", "0", "--host", "0.0.0.0"
     )
-    assert told.returncode == 1
-    assert "--api-key-file" in told.stderr
+    assert ran.returncode == 1
+    assert "--api-key-file" in ran.stderr
 
 
-def test_a_missing_model_and_a_missing_engine_are_told(base_model: Path, tmp_path: Path) -> None:
-    told = arttrace("serve", "--base-model", str(tmp_path / "nowhere"), "--dir", str(tmp_path / "d"))
-    assert (told.returncode, "no model directory" in told.stderr) == (1, True)
+def test_a_missing_model_and_a_missing_engine_are_reported(base_model: Path, tmp_path: Path) -> None:
+    ran = arttrace("serve", "--base-model", str(tmp_path / "nowhere"), "--dir", str(tmp_path / "d"))
+    assert (ran.returncode, "no model directory" in ran.stderr) == (1, True)
     data = DataDir(tmp_path / "d")
     with engine_in_a_thread("another") as another, pytest.raises(ServingError, match="is not the expected") as refused:
         start_serving(data, base_model, options=["--vllm-url", another.url])
     assert "Traceback" not in str(refused.value) + (data.root / "logs" / "serve-output.log").read_text()
 
 
-def test_a_card_that_is_asked_for_and_missing_is_told_at_once(
+def test_a_card_that_is_asked_for_and_missing_is_reported_at_once(
     base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.gateway.engines.vllm.engine.serves_on_cpu", lambda: True)
     asked = serve_arguments(["--gpu", "--dir", str(tmp_path / "d")], {"MODEL": str(base_model)})
-    with pytest.raises(ServingError, match="there is no CUDA card") as told:
+    with pytest.raises(ServingError, match="there is no CUDA card") as ran:
         cli.main(asked, standalone_mode=False)
-    assert "leave --gpu out" in str(told.value.hint)
+    assert "leave --gpu out" in str(ran.value.hint)
     assert not (tmp_path / "d").exists()
 
 
@@ -329,8 +329,8 @@ def test_a_key_from_a_file_is_asked_for_and_no_command_line_shows_it(
                 assert b"geheim-123" not in (process / "cmdline").read_bytes()
     for content, cause in (("", "is empty"), ("a\nb", "more than one line"), ("schlüssel", "printable ASCII")):
         key.write_text(content)
-        told = arttrace("serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), *options)
-        assert (told.returncode, cause in told.stderr) == (1, True), told.stderr
+        ran = arttrace("serve", "--base-model", str(base_model), "--dir", str(tmp_path / "d"), *options)
+        assert (ran.returncode, cause in ran.stderr) == (1, True), ran.stderr
 
 
 def test_a_damaged_version_ends_it_with_the_cause(base_model: Path, tmp_path: Path, engine: StandInEngine) -> None:
@@ -338,12 +338,12 @@ def test_a_damaged_version_ends_it_with_the_cause(base_model: Path, tmp_path: Pa
     version = write_adapter(data.policies / "policy" / "policy@1", b"w1")
     (version / "manifest.json").write_text("{}")
     (version / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"[]")
-    told = arttrace(
+    ran = arttrace(
         "serve", "--base-model", str(base_model), "--dir", str(data.root), "--port", "0", "--vllm-url", engine.url
     )
-    assert told.returncode == 1
-    assert "adapter_model.safetensors is damaged" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert ran.returncode == 1
+    assert "adapter_model.safetensors is damaged" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_an_engine_that_goes_away_is_left_out_and_taken_back_with_the_current_version(

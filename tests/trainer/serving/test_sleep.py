@@ -129,7 +129,7 @@ def test_an_engine_that_dies_asleep_comes_back_and_who_waited_is_answered(
         serving.stop()
 
 
-def test_an_engine_that_cannot_sleep_is_told_at_the_start(
+def test_an_engine_that_cannot_sleep_is_reported_at_the_start(
     tmp_path: Path, base_model: Path, options: list[str], engine: StandInEngine
 ) -> None:
     engine.can_sleep = False
@@ -151,7 +151,7 @@ def test_without_the_option_the_learner_steps_beside_an_engine_that_serves(
         pass
 
 
-def test_vllm_is_told_on_a_card_and_refused_without_one(
+def test_it_is_passed_to_vllm_on_a_card_and_refused_without_one(
     base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = EngineOptions(base_model, read_model(base_model), sleep=True, extra=("--gpu-memory-utilization", "0.3"))

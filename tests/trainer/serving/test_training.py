@@ -1,5 +1,5 @@
 """Training on order, over real HTTP with a stand-in engine and a stand-in trainer: what the desk accepts and refuses,
-what waits meanwhile, and what a client is told."""
+what waits meanwhile, and what a client hears."""
 
 from __future__ import annotations
 
@@ -495,7 +495,7 @@ for line in sys.stdin:
 """
 
 
-async def test_stopping_waits_for_the_step_under_way_and_its_client_is_told(desk: Desk, tmp_path: Path) -> None:
+async def test_stopping_waits_for_the_step_under_way_and_its_client_hears_of_it(desk: Desk, tmp_path: Path) -> None:
     """With a trainer that is a process, as it is served; of its protocol only."""
     (tmp_path / "trainer.py").write_text(TRAINER)
     desk.desk.trainer = TrainerProcess((sys.executable, str(tmp_path / "trainer.py"), str(tmp_path)))

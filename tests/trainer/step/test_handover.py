@@ -35,15 +35,15 @@ class FileGateway:
         return PublishReport(f"policy@{step}", "", max_logprob_change=0.1, seconds=0.0)
 
     def status(self) -> GatewayStatus:
-        step = self.told[-1][0] if self.told else 0
+        step = self.shown[-1][0] if self.shown else 0
         return GatewayStatus("policy", f"policy@{step}", step, "", {}, EngineStatus("ready", None, 0))
 
     def fall_asleep(self) -> Callable[[], None]:
         return lambda: None
 
     @property
-    def told(self) -> list[tuple[int, str]]:
-        """The steps and weights that it was told to serve, in turn."""
+    def shown(self) -> list[tuple[int, str]]:
+        """The steps and weights that it was asked to serve, in turn."""
         lines = self.file.read_text().splitlines() if self.file.exists() else []
         return [(int(step), weights) for step, weights in (line.split() for line in lines)]
 
@@ -68,7 +68,7 @@ def step(folder: Path, weights: Weights) -> PolicyStep:
     """One step on the group g, to its record."""
     data = DataDir(folder)
     with Store.open(data, create=True) as store:
-        checkpoints, gateway = Checkpoints(data.policies, "policy"), FileGateway(folder / "told")
+        checkpoints, gateway = Checkpoints(data.policies, "policy"), FileGateway(folder / "shown")
         finish_open_step(store, checkpoints, gateway)
         consumed = tuple(Consumed(one.id, one.revision) for one in store.trajectories(unconsumed_by="policy"))
         return complete_step(store, checkpoints, gateway, "/base", weights, consumed, {}, Clock(), method="grpo")
@@ -92,7 +92,7 @@ def killed(tmp_path: Path) -> Path:
     command = [sys.executable, "-c", KILLED, str(tmp_path), str(here.parent), str(here.parents[2] / "support")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert FileGateway(tmp_path / "told").told == [(1, "one")]
+    assert FileGateway(tmp_path / "shown").shown == [(1, "one")]
     checkpoints = Checkpoints(DataDir(tmp_path).policies, "policy")
     assert (checkpoints.path(1) / "adapter_model.safetensors").read_text() == "one"
     assert checkpoints.all_steps() == [], "no version before all of it is on disk"
@@ -105,7 +105,7 @@ def test_the_next_start_makes_the_same_version_again(killed: Path) -> None:
     with Store.open(data) as store:
         assert len(store.trajectories(unconsumed_by="policy")) == 2
     done = step(killed, Weights("one"))
-    assert FileGateway(killed / "told").told == [(1, "one"), (1, "one")]
+    assert FileGateway(killed / "shown").shown == [(1, "one"), (1, "one")]
     checkpoints = Checkpoints(data.policies, "policy")
     assert (done.version, checkpoints.steps()) == ("policy@1", [1])
     assert sorted(one.trajectory_id for one in checkpoints.manifest(1).consumed) == ["g-0", "g-1"]
@@ -125,7 +125,7 @@ def test_other_weights_never_take_a_name_that_an_engine_has_served(killed: Path)
     done = step(killed, Weights("other"))
     checkpoints = Checkpoints(DataDir(killed).policies, "policy")
     assert (done.version, checkpoints.steps(), len(done.consumed)) == ("policy@2", [2], 2)
-    assert FileGateway(killed / "told").told == [(1, "one"), (2, "other")]
+    assert FileGateway(killed / "shown").shown == [(1, "one"), (2, "other")]
     assert checkpoints.path(1).is_dir(), "requests under way may still need it"
     with Store.open(DataDir(killed)) as store:
         store.append(recorded_group("h", [0.0, 1.0], at=5000))
@@ -142,8 +142,8 @@ def test_what_the_disk_refuses_behind_it_is_withdrawn(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="No space left"):
         step(tmp_path, Weights("one", full))
-    gateway = FileGateway(tmp_path / "told")
-    assert gateway.told == [(1, "one"), (0, "base")]
+    gateway = FileGateway(tmp_path / "shown")
+    assert gateway.shown == [(1, "one"), (0, "base")]
     checkpoints = Checkpoints(DataDir(tmp_path).policies, "policy")
     assert checkpoints.all_steps() == []
     assert not (checkpoints.path(1) / "trainer_state.pt").exists()
@@ -173,17 +173,17 @@ def test_a_version_whose_publishing_is_interrupted_does_not_go_on_answering(
         patched.setattr(sys.modules[__name__], "FileGateway", InterruptedGateway)
         with pytest.raises(KeyboardInterrupt):
             step(tmp_path, Weights("one"))
-    assert FileGateway(tmp_path / "told").told == [(1, "one"), (0, "base")]
+    assert FileGateway(tmp_path / "shown").shown == [(1, "one"), (0, "base")]
     assert Checkpoints(DataDir(tmp_path).policies, "policy").all_steps() == []
     assert step(tmp_path, Weights("one")).version == "policy@1"
 
 
-def test_a_gateway_that_was_restarted_meanwhile_is_told_again(tmp_path: Path) -> None:
+def test_a_gateway_that_was_restarted_meanwhile_hears_of_it_again(tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(recorded_group("g", [0.0, 1.0]))
-    gateway = FileGateway(tmp_path / "told")
+    gateway = FileGateway(tmp_path / "shown")
     step(tmp_path, Weights("one", gateway.file.unlink))
-    assert gateway.told == [(1, "one")]
+    assert gateway.shown == [(1, "one")]
 
 
 def test_a_version_is_complete_once(tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ def test_a_version_interrupted_behind_its_manifest_is_whole(tmp_path: Path, monk
         with pytest.raises(KeyboardInterrupt):
             step(tmp_path, Weights("one"))
     assert (version / "trainer_state.pt").read_text() == "whole"
-    assert FileGateway(tmp_path / "told").told == [(1, "one")], "it is a version, and goes on answering"
+    assert FileGateway(tmp_path / "shown").shown == [(1, "one")], "it is a version, and goes on answering"
     with Store.open(DataDir(tmp_path)) as store:
         checkpoints = Checkpoints(DataDir(tmp_path).policies, "policy")
-        finish_open_step(store, checkpoints, FileGateway(tmp_path / "told"))
+        finish_open_step(store, checkpoints, FileGateway(tmp_path / "shown"))
         assert [entry.step for entry in store.policy_steps("policy")] == [1]
         assert store.trajectories(unconsumed_by="policy") == []
 
@@ -270,7 +270,7 @@ def test_what_was_published_although_its_answer_was_lost_is_withdrawn_too(
 
     with pytest.raises(CheckpointError):
         step(tmp_path, Weights("one", full))
-    assert FileGateway(tmp_path / "told").told == [(1, "one"), (0, "base")]
+    assert FileGateway(tmp_path / "shown").shown == [(1, "one"), (0, "base")]
 
 
 def test_what_a_pruned_version_consumed_outlives_a_left_mark(tmp_path: Path) -> None:

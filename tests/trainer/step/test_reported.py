@@ -1,4 +1,4 @@
-"""Which versions a tracker is told of, over several starts of which some were killed before they reported."""
+"""Which versions a tracker hears of, over several starts of which some were killed before they reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.step.reported import Reporting
 
 
 class Told:
-    """A tracker that keeps which versions it was told of, in `steps`, and further numbers of a step as less than 0."""
+    """A tracker that keeps which versions it heard of, in `steps`, and further numbers of a step as less than 0."""
 
     def __init__(self, steps: list[int]) -> None:
         self.steps = steps
@@ -37,12 +37,12 @@ class Told:
 
 
 class Site:
-    """A policy, and what the trackers `one` and `two` were told of it."""
+    """A policy, and what the trackers `one` and `two` heard of it."""
 
     def __init__(self, root: Path, store: Store) -> None:
         self.checkpoints = Checkpoints(root, "policy")
         self.store = store
-        self.told: dict[str, list[int]] = {"one": [], "two": []}
+        self.shown: dict[str, list[int]] = {"one": [], "two": []}
 
     def make(self, step: int) -> None:
         self.checkpoints.write(step, lambda _: None, PolicyStep("policy", step, "", (), metrics={}, time_ns=step))
@@ -64,9 +64,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         made = Site(tmp_path / "policies", store)
 
         def kind(name: str) -> Any:
-            return lambda folder, policy, config: Told(made.told[name])
+            return lambda folder, policy, config: Told(made.shown[name])
 
-        monkeypatch.setattr(reporters, "_KINDS", {name: kind(name) for name in made.told})
+        monkeypatch.setattr(reporters, "_KINDS", {name: kind(name) for name in made.shown})
         yield made
 
 
@@ -74,7 +74,7 @@ def test_a_new_tracker_begins_with_the_starts_own_step_also_beside_one_that_miss
     site.start("one", makes=1)
     site.start("one", makes=2, killed=True)
     site.start("one", "two", makes=3)
-    assert site.told == {"one": [1, 2, 3], "two": [3]}
+    assert site.shown == {"one": [1, 2, 3], "two": [3]}
 
 
 def test_a_version_made_again_in_place_of_one_that_was_moved_away_is_reported(site: Site) -> None:
@@ -83,7 +83,7 @@ def test_a_version_made_again_in_place_of_one_that_was_moved_away_is_reported(si
     shutil.move(site.checkpoints.path(2), site.checkpoints.directory.parent / "kept")
     site.start("one", makes=2)
     site.start("one", makes=3)
-    assert site.told["one"] == [1, 2, 2, 3]
+    assert site.shown["one"] == [1, 2, 2, 3]
 
 
 def test_a_state_of_a_daemon_that_kept_no_versions_of_its_trackers_is_taken(site: Site) -> None:
@@ -92,17 +92,17 @@ def test_a_state_of_a_daemon_that_kept_no_versions_of_its_trackers_is_taken(site
     site.start("one", makes=2)
     (site.checkpoints.directory / "reported.json").write_bytes(b'{"one": ')
     site.start("one", makes=3)
-    assert site.told["one"] == [2, 3]
+    assert site.shown["one"] == [2, 3]
 
 
-def test_what_was_missed_is_told_before_further_numbers(site: Site) -> None:
+def test_what_was_missed_is_reported_before_further_numbers(site: Site) -> None:
     """W&B takes no numbers of a step before its newest."""
     site.start("one", makes=1)
     site.start("one", makes=2, killed=True)
     reported = reported_steps(site.checkpoints, site.store)
     with Reporting(["one"], reported, site.checkpoints, {}, lambda line: None) as reporting:
         reporting.log({"val/reward": 0.5}, 2)
-    assert site.told["one"] == [1, 2, -2]
+    assert site.shown["one"] == [1, 2, -2]
 
 
 def test_a_tracker_that_does_not_exist_is_refused_whether_there_is_something_to_report_or_not(site: Site) -> None:

@@ -66,7 +66,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def told(
+def heard(
     reporters: Reporters, checkpoints: Checkpoints, known: dict[str, int] | None = None, store: Store | None = None
 ) -> dict[str, int]:
     try:
@@ -110,7 +110,7 @@ def test_tensorboard_holds_every_number_at_its_step(tmp_path: Path, checkpoints:
 
     reporters = open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, print)
     reporters.log({"val/reward": 0.75}, 1)
-    assert told(reporters, checkpoints, {"tensorboard": 1}, store) == {"tensorboard": 3}
+    assert heard(reporters, checkpoints, {"tensorboard": 1}, store) == {"tensorboard": 3}
     events = EventAccumulator(str(tmp_path / "out" / "tensorboard" / "policy"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("reward_mean")] == [(2, 2.0), (3, 3.0)]
@@ -159,11 +159,11 @@ from trainer.step.reporters import open_reporters
 name, folder, steps = sys.argv[1], Path(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=list[PolicyStep])
 reporters = open_reporters([name], folder, "policy", {"learner": {"loss": "cispo"}}, print)
 with Store.open(DataDir(folder / "data")) as store:
-    told = reporters.catch_up(steps, {}, Checkpoints(folder, "policy"), store)
+    reported = reporters.catch_up(steps, {}, Checkpoints(folder, "policy"), store)
 if sys.argv[4:]:
     os.kill(os.getpid(), signal.SIGKILL)
 reporters.close()
-assert told == {name: steps[-1].step}, told
+assert reported == {name: steps[-1].step}, reported
 """
 """Reports steps to one tracker, in a process of its own; one that is to be killed does not close it."""
 
@@ -319,7 +319,7 @@ def test_mlflow_holds_the_numbers_the_examples_and_the_adapters(
     assert found["config"] == {"learner": {"loss": "cispo"}}
 
 
-def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoints) -> None:
+def test_one_that_fails_is_reported_once_and_training_goes_on(checkpoints: Checkpoints) -> None:
     class Broken:
         def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
             assert adapter is not None
@@ -329,15 +329,15 @@ def test_one_that_fails_is_told_once_and_training_goes_on(checkpoints: Checkpoin
 
     said: list[str] = []
     reporters = Reporters({"broken": Broken()}, said.append)
-    assert told(reporters, checkpoints) == {}
+    assert heard(reporters, checkpoints) == {}
     assert said == ["broken is not reported to any more: OSError: no network"]
     assert isinstance(said[0], Problem), "its level is WARNING"
 
 
-def test_one_that_cannot_be_opened_is_told_and_training_goes_on(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_one_that_cannot_be_opened_is_reported_and_training_goes_on(tmp_path: Path, checkpoints: Checkpoints) -> None:
     (tmp_path / "out").write_text("no folder")
     said: list[str] = []
-    assert told(open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, said.append), checkpoints) == {}
+    assert heard(open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, said.append), checkpoints) == {}
     [line] = said
     assert line.startswith("tensorboard is not reported to: ")
     assert isinstance(line, Problem)
@@ -349,7 +349,7 @@ def test_a_store_that_cannot_be_read_costs_the_example_alone(
     store.close()
     said: list[str] = []
     reporters = open_reporters(["tensorboard"], tmp_path / "out", "policy", {}, said.append)
-    assert told(reporters, checkpoints, store=store) == {"tensorboard": 3}
+    assert heard(reporters, checkpoints, store=store) == {"tensorboard": 3}
     assert [line.partition(":")[0] for line in said] == ["policy@1 is reported without an example"], "said once"
     assert isinstance(said[0], Problem)
 

@@ -69,7 +69,7 @@ def killed(server: LangfuseServer, data: DataDir, what: str, place: str, monkeyp
             assert process.wait(240) == -signal.SIGKILL
 
 
-def told(server: LangfuseServer, data: DataDir, what: str) -> dict[str, Any]:
+def shown(server: LangfuseServer, data: DataDir, what: str) -> dict[str, Any]:
     """What the command says of itself when it goes on to its end."""
     done = CliRunner().invoke(cli, ["langfuse", what, "--json", "--dir", str(data.root)], env=server.environ())
     assert done.exit_code == 0, done.output
@@ -100,23 +100,23 @@ def test_a_push_that_was_killed_goes_on_and_sends_again_what_it_had_not_noted_al
     killed(server, data, "push", place, monkeypatch)
     before = len(sent)
     assert 0 < before < len(everything(data)[0])
-    told(server, data, "push")
+    shown(server, data, "push")
     spans, _ = everything(data)
     assert len(set(sent)) == len(server.observations) == len(spans)
     assert 0 < len(sent) - len(spans) < before, "what was noted before the kill is not sent again"
     assert sorted(one["name"] for one in server.scores.values()) == [*["advantage"] * 5, *["reward"] * 5]
-    assert told(server, data, "push")["runs"] == 0
+    assert shown(server, data, "push")["runs"] == 0
 
 
 @pytest.mark.parametrize("place", ["list_observations", "list_scores"])
 def test_a_pull_that_was_killed_goes_on_and_what_it_took_is_there_once(
     place: str, data: DataDir, server: LangfuseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(server, data, "push")
+    shown(server, data, "push")
     copy = DataDir(tmp_path / "copy")
     killed(server, copy, "pull", place, monkeypatch)
     server.pages.clear()
-    pulled = told(server, copy, "pull")
+    pulled = shown(server, copy, "pull")
     spans, rewards = everything(data)
     assert (pulled["observations"], pulled["scores"]) == (len(spans), len(rewards))
     assert everything(copy) == (spans, rewards)

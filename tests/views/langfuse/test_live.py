@@ -246,7 +246,7 @@ with TracerProvider().get_tracer("own").start_as_current_span("above"):
 
 
 @pytest.mark.parametrize("takes_lists", [True, False])
-def test_an_outcome_told_after_the_run_is_the_score_that_a_push_sends(tmp_path: Path, takes_lists: bool) -> None:
+def test_an_outcome_reported_after_the_run_is_the_score_that_a_push_sends(tmp_path: Path, takes_lists: bool) -> None:
     with langfuse_server(takes_lists=takes_lists) as server:
         run_agent(tmp_path, server, REWARDED, LANGFUSE_TRACING_ENVIRONMENT="staging")
         live = dict(server.scores)

@@ -65,17 +65,17 @@ def test_a_judges_scores_are_those_that_a_push_sends(
     with langfuse_server() as server:
         live(server)
         assert run(monkeypatch, "score", *ask) == 0
-        told = dict(server.scores)
+        shown = dict(server.scores)
         with Store.open(data) as store:
             rewards = {one.id: one for run in store.summaries() for one in run.rewards}
-        assert {(one["name"], one["value"], one.get("comment", "")) for one in told.values()} == {
+        assert {(one["name"], one["value"], one.get("comment", "")) for one in shown.values()} == {
             ("ruler", reward.value, reward.explanation) for reward in rewards.values()
         }
-        assert len(told) == len(rewards) == 3
-        assert any(one.get("comment") for one in told.values()), "the judge's words"
+        assert len(shown) == len(rewards) == 3
+        assert any(one.get("comment") for one in shown.values()), "the judge's words"
         pushed(data, server)
-        assert {key: one for key, one in server.scores.items() if one["name"] == "ruler"} == told
-        assert {one["traceId"] for one in told.values()} == {trace for trace, *_ in server.observations}
+        assert {key: one for key, one in server.scores.items() if one["name"] == "ruler"} == shown
+        assert {one["traceId"] for one in shown.values()} == {trace for trace, *_ in server.observations}
 
 
 def test_while_langfuse_is_away_scoring_goes_on_and_its_outbox_keeps_them(
@@ -97,9 +97,9 @@ def test_while_langfuse_is_away_scoring_goes_on_and_its_outbox_keeps_them(
         outbox.rename(moved)  # the same server at the same address, as far as the outbox is concerned
         assert run(monkeypatch, "ship", "--dir", str(data.root)) == 0
         assert sorted((one["name"], one["value"]) for one in back.scores.values()) == [("rewarding.py:length", 0.5)] * 3
-        told = dict(back.scores)
+        shown = dict(back.scores)
         pushed(data, back)
-        assert {key: one for key, one in back.scores.items() if one["name"] == "rewarding.py:length"} == told
+        assert {key: one for key, one in back.scores.items() if one["name"] == "rewarding.py:length"} == shown
 
 
 def test_the_loops_judge_and_rewards_go_there_too(

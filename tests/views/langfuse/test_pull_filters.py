@@ -163,7 +163,7 @@ def answers_503(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_counted", "told"),
+    ("asked", "is_counted", "shown"),
     [
         ([], True, "16 of 16 observations"),
         (["--name", "research"], True, "observations and"),
@@ -171,7 +171,7 @@ def answers_503(path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
     ],
 )
 def test_a_pull_says_how_much_is_left_where_the_server_can_count(
-    asked: list[str], is_counted: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[str], is_counted: bool, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages come without their number, which the metrics tell; that they cannot be had costs the number alone."""
     data = DataDir(tmp_path / "data")
@@ -188,7 +188,7 @@ def test_a_pull_says_how_much_is_left_where_the_server_can_count(
         )
         assert run.exit_code == 0, run.output
         lines = [line for line in run.stderr.splitlines() if "per second" in line]
-        assert any(told in line for line in lines), lines
+        assert any(shown in line for line in lines), lines
         assert ("left" in lines[0]) == (not asked and is_counted)
         assert server.count("/api/public/v2/metrics") == (0 if asked else 1), "asked once"
 
@@ -204,11 +204,11 @@ def test_runs_without_a_time_are_among_those_that_are_left(tmp_path: Path, monke
     monkeypatch.setattr(pulling, "_OBSERVATIONS_OF_PAGE", 5)
     with langfuse_server() as server:
         arttrace(server, data, "push")
-        told = CliRunner().invoke(cli, ["langfuse", "pull", "--dir", str(tmp_path / "b")], env=server.environ()).stderr
-    assert told.startswith("5 of 16 observations and 0 scores"), told
+        shown = CliRunner().invoke(cli, ["langfuse", "pull", "--dir", str(tmp_path / "b")], env=server.environ()).stderr
+    assert shown.startswith("5 of 16 observations and 0 scores"), shown
 
 
-def test_what_cannot_be_read_is_not_left_and_no_time_is_told_while_scores_come(
+def test_what_cannot_be_read_is_not_left_and_no_time_is_reported_while_scores_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(langfuse, "EVERY_S", 0.0)

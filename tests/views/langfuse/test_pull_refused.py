@@ -92,10 +92,10 @@ def test_a_run_of_which_an_observation_was_refused_is_not_complete(
     bad: dict[str, Any], reason: str, server: LangfuseServer, tmp_path: Path
 ) -> None:
     server.answers = {"observations": [AGENT, bad], "scores": []}  # type: ignore[attr-defined]
-    code, said, told = pulled(server, tmp_path)
+    code, said, heard = pulled(server, tmp_path)
     assert (code, said["observations"], said["refused"]) == (1, 1, 1)
     assert reason in said["reasons"][0]
-    assert reason in told
+    assert reason in heard
     [lacks] = incomplete(tmp_path)
     assert lacks.startswith("a span was refused: ")
     assert reason in lacks

@@ -69,12 +69,12 @@ def test_no_page_breaks_wcag_aa_at_any_width_in_either_theme(
 ) -> None:
     context = browser.new_context(color_scheme="light", reduced_motion="reduce")
     page = context.new_page()
-    told = {}
+    kept = {}
     for address in ("/login", viewer.link.removeprefix(viewer.url), *addresses(viewer)):
         page.goto(viewer.url + address)
         expect(page.locator("h1")).to_be_visible()
         if found := faults(page):
-            told[address] = found
+            kept[address] = found
     expect(page.locator("h1")).to_be_visible()
     monkeypatch.setattr(run_handlers, "LARGE", 0)
     monkeypatch.setattr(StoreReader, "holds", lambda *_: False)
@@ -83,8 +83,8 @@ def test_no_page_breaks_wcag_aa_at_any_width_in_either_theme(
         page.goto(viewer.url + addresses(viewer)[2] + tab)
         expect(page.get_by_role("status").first).to_contain_text(words)
         if found := faults(page):
-            told[words] = found
-    assert not told
+            kept[words] = found
+    assert not kept
     context.close()
 
 
@@ -101,9 +101,9 @@ def test_names_without_a_space_stay_within_every_page(browser: Browser, tmp_path
     name = f"{HOSTILE}{'x' * 300}"
     run = Run(f"id/{name}", scenario=name)
     agent = run.agent(name, at=5, until=90)
-    asked, told = [message("user", name)], {"TOOL_CALL_ID": name, "TOOL_CALL_RESULT": name, "TOOL_CALL_ARGUMENTS": "{}"}
+    asked, kept = [message("user", name)], {"TOOL_CALL_ID": name, "TOOL_CALL_RESULT": name, "TOOL_CALL_ARGUMENTS": "{}"}
     run.chat("c", asked, message("assistant", name, calls=((name, name, "{}"),)), at=10, until=20, parent=agent)
-    run.tool(name, name, at=21, until=30, parent=agent, **told)
+    run.tool(name, name, at=21, until=30, parent=agent, **kept)
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(run.end(at=100))
         reward = Reward(f"r{name}", run.id, 1e9, name, "human", explanation=name, time_ns=reward_clock.now_ns())

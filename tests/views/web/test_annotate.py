@@ -76,14 +76,14 @@ def test_a_mark_is_given_where_the_scripts_are_off(browser: Browser, viewer: Vie
 
 
 def test_a_note_alone_is_no_reward(viewer: Viewer, id: str) -> None:
-    told = {"authorization": f"Bearer {KEY}"}
+    shown = {"authorization": f"Bearer {KEY}"}
     address = f"{viewer.url}/runs/{id}/rewards"
-    assert "look here again" in httpx.post(address, data={"note": "look here again"}, headers=told).text
+    assert "look here again" in httpx.post(address, data={"note": "look here again"}, headers=shown).text
     run = viewer.store.trajectory(id)
     assert run.rewards == ()
     assert [note.explanation for note in run.notes] == ["look here again"]
-    assert "Give a number" in httpx.post(address, data={"value": ""}, headers=told).text
-    assert "is no number" in httpx.post(address, data={"value": "much"}, headers=told).text
-    assert "finite" in httpx.post(address, data={"value": "nan"}, headers=told).text
-    httpx.post(address, data={"back": "last"}, headers=told)
+    assert "Give a number" in httpx.post(address, data={"value": ""}, headers=shown).text
+    assert "is no number" in httpx.post(address, data={"value": "much"}, headers=shown).text
+    assert "finite" in httpx.post(address, data={"value": "nan"}, headers=shown).text
+    httpx.post(address, data={"back": "last"}, headers=shown)
     assert viewer.store.trajectory(id).notes == ()

@@ -1,4 +1,4 @@
-"""Who gets in, and what a browser is told that it may do."""
+"""Who gets in, and what a browser hears that it may do."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_an_authorization_header_does_as_well(viewer: Viewer) -> None:
 
 
 def test_another_name_for_this_address_is_refused(viewer: Viewer) -> None:
-    told = {"host": "evil.example", "authorization": f"Bearer {KEY}"}
-    assert httpx.get(viewer.url + "/runs", headers=told).status_code == 403
+    shown = {"host": "evil.example", "authorization": f"Bearer {KEY}"}
+    assert httpx.get(viewer.url + "/runs", headers=shown).status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -54,18 +54,18 @@ def test_wherever_tab_goes_the_focus_is_seen(page: Page, viewer: Viewer) -> None
     week = f"/runs/{run_id(viewer, 'lisbon week')}"
     one_group = "/groups/one?key=lisbon%20weekend"
     of_run = [week + tab for tab in ("", "/timeline", "/graph", "/tokens", "/spans")]
-    told = {}
+    shown = {}
     for address in ("/runs", *of_run, one_group, "/training?policy=policy"):
         page.goto(viewer.url + address)
         stops = page.evaluate(STOPS)
         there, back = walk(page, "Tab", stops), walk(page, "Shift+Tab", stops + 1)
         if found := sorted({fault for stop in there + back for fault in stop["faults"]}):
-            told[address] = found
+            shown[address] = found
         order = [stop["order"] for stop in there]
         assert order == sorted(set(order)), "as the page is read"
         assert len(order) == stops > 8
         assert {stop["order"] for stop in back} == set(order)
-    assert not told
+    assert not shown
 
 
 def test_the_first_stop_skips_to_the_content(page: Page, viewer: Viewer) -> None:

@@ -39,8 +39,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def client(store: Store) -> TestClient:
-    told = {"authorization": f"Bearer {KEY}"}
-    return TestClient(create_app(store, KEY), base_url="http://localhost", headers=told)
+    heard = {"authorization": f"Bearer {KEY}"}
+    return TestClient(create_app(store, KEY), base_url="http://localhost", headers=heard)
 
 
 def call(id: str, *, number: int = 1, start_ns: int = 10**18, end_ns: int = 10**18 + 10**9, **said: object) -> SpanRow:
@@ -269,10 +269,10 @@ def test_the_address_of_a_run_shows_that_run_whatever_its_name(client: TestClien
     for link in links:
         shown = client.get(link)
         [id] = re.findall(r'<code class="id" title="(.*?)">', shown.text)
-        told = f"said by {1 + names.index(id)}."
+        heard = f"said by {1 + names.index(id)}."
         assert link == f"/runs/{'~' if id in ('.', '..', '~.') else ''}{quote(id, safe='')}"
-        assert told in shown.text
-        assert told in client.get(f"{link}/run.json").text
+        assert heard in shown.text
+        assert heard in client.get(f"{link}/run.json").text
         for tab in ("/tokens", "/timeline", "/graph", "/spans"):
             assert f'title="{id}">' in client.get(link + tab).text
         rewards = client.post(f"{link}/rewards", data={"value": "1"})

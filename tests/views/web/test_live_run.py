@@ -50,8 +50,8 @@ class Workers:
             flow=f"E{worker}",
             **NO_TOKENS,
         )
-        told = {"TOOL_CALL_ID": name, "TOOL_CALL_RESULT": f"found {name}", "TOOL_CALL_ARGUMENTS": '{"q":1}'}
-        self.run.tool(f"tool {name}", "look", at=at + 11, until=at + 20, parent=self.agents[worker], **told)
+        shown = {"TOOL_CALL_ID": name, "TOOL_CALL_RESULT": f"found {name}", "TOOL_CALL_ARGUMENTS": '{"q":1}'}
+        self.run.tool(f"tool {name}", "look", at=at + 11, until=at + 20, parent=self.agents[worker], **shown)
         self.histories[worker] += [answer, result(name, f"found {name}")]
         self.turns[worker] += 1
 

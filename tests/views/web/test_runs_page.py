@@ -55,11 +55,11 @@ def test_the_keyboard_is_enough(page: Page) -> None:
 
 
 def test_pages_follow_each_other_by_their_last_run(viewer: Viewer) -> None:
-    told = {"authorization": f"Bearer {KEY}"}
-    whole = re.findall(r'id="run-(\S+?)"', httpx.get(viewer.url + "/runs", headers=told).text)
+    shown = {"authorization": f"Bearer {KEY}"}
+    whole = re.findall(r'id="run-(\S+?)"', httpx.get(viewer.url + "/runs", headers=shown).text)
     starts = {run.id: run.start_ns for run in viewer.store.summaries()}
     third = whole[2]
-    after = httpx.get(f"{viewer.url}/rows/runs?after={starts[third]}.{third}", headers=told).text
+    after = httpx.get(f"{viewer.url}/rows/runs?after={starts[third]}.{third}", headers=shown).text
     assert re.findall(r'id="run-(\S+?)"', after) == whole[3:]
 
 

@@ -18,12 +18,12 @@ def test_every_page_is_the_same_through_the_owner(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     addresses = ["/runs", "/groups", "/groups/one?key=s1", "/training", "/runs?q=question"]
     addresses += [f"/runs/first-run{tab}" for tab in ("", "/timeline", "/graph", "/tokens", "/spans", "/run.json")]
-    told = {"authorization": "Bearer key"}
+    shown = {"authorization": "Bearer key"}
     with Store.open(data, create=True) as own, answering(own), open_store(data) as asked:
         own.append(research_run("first-run", "s1"))
         assert isinstance(asked, RemoteStore)
-        here = TestClient(create_app(own, "key"), base_url="http://localhost", headers=told)
-        there = TestClient(create_app(asked, "key"), base_url="http://localhost", headers=told)
+        here = TestClient(create_app(own, "key"), base_url="http://localhost", headers=shown)
+        there = TestClient(create_app(asked, "key"), base_url="http://localhost", headers=shown)
         for address in addresses:
             answer = there.get(address)
             assert answer.status_code == 200

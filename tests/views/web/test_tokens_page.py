@@ -58,7 +58,7 @@ def test_a_trained_token_says_how_likely_it_was_and_who_sampled_it(page: Page, v
     expect(page.locator("aside")).to_contain_text("regeneration, the same prompt")
 
 
-def test_what_is_left_out_is_told_in_words(page: Page, viewer: Viewer) -> None:
+def test_what_is_left_out_is_reported_in_words(page: Page, viewer: Viewer) -> None:
     [run] = [run for run in viewer.store.summaries() if run.group == "porto"]
     page.goto(f"{viewer.url}/runs/{run.id}/tokens")
     expect(page.locator("#left-out")).to_contain_text("sampling was narrowed or shifted 2 calls")

@@ -21,11 +21,11 @@ def ways(document: str) -> list[tuple[str, str]]:
 
 
 def test_each_question_is_answered_in_under_five_clicks(page: Page) -> None:
-    told = ways("README.md")
-    assert told == ways("docs/view.md")
-    assert [question for question, _ in told] == list(ENDS)
+    shown = ways("README.md")
+    assert shown == ways("docs/view.md")
+    assert [question for question, _ in shown] == list(ENDS)
     first = page.url
-    for question, way in told:
+    for question, way in shown:
         clicks = way.split(", ")
         assert len(clicks) < 5
         page.goto(first)

@@ -69,7 +69,7 @@ def _read(body: bytes) -> dict[str, Any]:
     for name in _NOT_SERVED:
         if request.get(name):
             raise _refused(f"{name}: not served here")
-    if request.get("thread"):  # the client's tool runner asks for one, and goes on without where it is told so
+    if request.get("thread"):  # the client's tool runner asks for one, and goes on without where it is refused
         raise Refusal(
             400,
             "invalid_request_error",

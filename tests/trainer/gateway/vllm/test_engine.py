@@ -54,7 +54,7 @@ def test_a_model_directory_is_read(tmp_path: Path) -> None:
     assert read_model(model(tmp_path / "multi", text_config=CONFIG | {"vocab_size": 7})).vocab_size == 7
 
 
-def test_what_is_no_model_directory_is_told(tmp_path: Path) -> None:
+def test_what_is_no_model_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ServingError, match="no model directory"):
         read_model(tmp_path / "nowhere")
     with pytest.raises(ServingError, match=r"no config\.json"):
@@ -244,7 +244,7 @@ def test_a_build_for_cpus_is_known_by_its_name_or_its_version(
     assert serves_on_cpu() is on_cpu
 
 
-def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.gateway.engines.vllm.engine.serves_on_cpu", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServingError, match="not installed"):

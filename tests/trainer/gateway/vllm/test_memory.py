@@ -1,4 +1,4 @@
-"""How much of a card vLLM takes beside a learner, and how it is told."""
+"""How much of a card vLLM takes beside a learner, and how it learns that."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_said_with_a_way_out() -> None:
     assert share_of_card(24 * GIB, QWEN_4B, sleeps=False, alone=True).value is None
 
 
-def test_vllm_is_told_on_a_card_alone_and_the_users_word_comes_last() -> None:
+def test_it_is_passed_to_vllm_on_a_card_alone_and_the_users_word_comes_last() -> None:
     options = EngineOptions(Path("/m"), ModelShape("m", 100, 1, 64, True), memory_share=0.55)
     command = engine_command(options, Path("/s"), "m", cpu=False)
     assert command[command.index("--gpu-memory-utilization") + 1] == "0.55"

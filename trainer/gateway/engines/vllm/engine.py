@@ -114,7 +114,7 @@ _MAX_LORA_RANK = 32
 _NEUTRAL_SAMPLING = msgspec.json.encode(NEUTRAL).decode()
 
 GRAMMAR_PARSERS = ("glm45", "glm47", "beam")
-"""Parsers that let a grammar choose among the tokens of every tool call, unless vLLM is told not to."""
+"""Parsers that let a grammar choose among the tokens of every tool call, unless vLLM is set not to."""
 
 _NO_GRAMMAR = {"VLLM_ENFORCE_STRICT_TOOL_CALLING": "0", "VLLM_BEAM_ALWAYS_CONSTRAIN_OUTPUT": "0"}
 

@@ -21,7 +21,7 @@ _COUNTS = {
 }
 
 
-def told(data: bytes) -> tuple[Imported, list[dict[str, Any]]]:
+def shown(data: bytes) -> tuple[Imported, list[dict[str, Any]]]:
     """What a file is read as, and each run in it; what is not said is not there."""
     found = read_file(data, "file")
     spans = [normalised(one) for one in found.records if isinstance(one, SpanRow)]
