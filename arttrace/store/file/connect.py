@@ -37,15 +37,22 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
     """
     make_directory(path.parent)
     tighten_data(path.parent)
-    with opening(path):
-        return connect_while_opening(path)
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while True:  # who has it open needs `opening` to close it
+        try:
+            with opening(path):
+                return connect_while_opening(path, patience_s=0.0)
+        except StoreInUse:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
-def connect_while_opening(path: Path) -> duckdb.DuckDBPyConnection:
+def connect_while_opening(path: Path, *, patience_s: float = _LOCK_PATIENCE_S) -> duckdb.DuckDBPyConnection:
     """`connect` for whoever is inside `opening` already."""
     _remove_unborn(path)
     fresh = not path.exists()
-    connection = _connect(path)
+    connection = _connect(path, patience_s)
     try:
         comments = {} if fresh else _comments(connection)
         if not comments and (fresh or not _has_views(connection)):
@@ -89,8 +96,8 @@ def _remove_unborn(path: Path) -> None:
             path.unlink()
 
 
-def _connect(path: Path) -> duckdb.DuckDBPyConnection:
-    deadline = time.monotonic() + _LOCK_PATIENCE_S
+def _connect(path: Path, patience_s: float = _LOCK_PATIENCE_S) -> duckdb.DuckDBPyConnection:
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             return _confined(connection_to(path), path)

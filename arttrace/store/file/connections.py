@@ -16,7 +16,7 @@ from arttrace.store.file.connect import cannot_be, connect, connect_while_openin
 from arttrace.store.file.duckdb_file import opening, replace
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.transactions import ctrl_c_as_usual
-from arttrace.system.errors import StoreError, StoreFull
+from arttrace.system.errors import StoreError, StoreFull, StoreInUse
 
 _log = logging.getLogger("arttrace")
 
@@ -47,7 +47,15 @@ class SharedFile:
         """Closes the file, for good, once those who read it have their answer: DuckDB closes no connection in use."""
         self.closed = True
         self._changed.wait_for(lambda: not self.readers, _READERS_END_S)
-        self.connection.close()
+        alone = contextlib.ExitStack()
+        try:
+            # DuckDB reads a file's headers before it locks the file: who opens it while it is closed would go on from
+            # the old ones, and what was stored since would be lost.
+            with contextlib.suppress(StoreInUse, OSError):
+                alone.enter_context(opening(self.path))
+        finally:
+            with alone:
+                self.connection.close()
 
     def opened(self) -> duckdb.DuckDBPyConnection:
         """The connection, a new one after an error that invalidated the last. Raises StoreError when there can be none,

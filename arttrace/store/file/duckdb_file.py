@@ -28,8 +28,8 @@ _OPENING_PATIENCE_S = 30.0
 
 @contextlib.contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Nobody else opens the store meanwhile: for as long as it is opened, or its file is replaced by another. Whoever
-    does is waited for, and longer while it says that it reads runs again, and gets further."""
+    """Nobody else opens the store meanwhile: for as long as it is opened or closed, or its file is replaced by another.
+    Whoever does is waited for, and longer while it says that it reads runs again, and gets further."""
     fd = os.open(lock_file(path), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         waiting = Elsewhere(_OPENING_PATIENCE_S)
