@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 
-from arttrace.records.values.integers import INT64
-
 SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SECOND = 1_000_000_000
-_MOST = INT64.stop - 1
+_MOST = (1 << 63) - 1  # a column's; the module of such ranges needs msgspec, which a machine with a card may lack
 _SIZES = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 
 
