@@ -209,6 +209,8 @@ def test_shared_options_may_stand_behind_a_command_of_a_command(given: list[str]
         (["view", "--port", "65536"], "'--port': '65536' is given, a whole number from 0 to 65535 is wanted."),
         (["train", "--min-reward", "good"], "'--min-reward': 'good' is given, a number is wanted."),
         (["train", "--min-reward", "nan"], "'--min-reward': 'nan' is given, a number is wanted."),
+        (["train", "--learning-rate", "inf"], "'--learning-rate': 'inf' is given, a number is wanted."),
+        (["train", "--kl-weight", "inf"], "'--kl-weight': 'inf' is given, a number is wanted."),
         (["train", "--std-floor", "inf"], "'--std-floor': 'inf' is given, a number above 0 is wanted."),
         (
             ["serve", "--engine-memory-share", "1.5"],

@@ -214,6 +214,11 @@ def test_a_lora_target_that_does_not_exist_is_named(base_model: Path, targets: t
         {"epsilon_low": float("nan")},
         {"max_kl": 0.5},
         {"max_kl": 0.0, "kl_weight": 0.1},
+        {"learning_rate": float("inf")},
+        {"kl_weight": float("inf")},
+        {"adam_epsilon": float("inf")},
+        {"weight_decay": float("inf")},
+        {"seed": 2**32},
     ],
 )
 def test_settings_without_sense_are_refused(wrong: dict[str, Any]) -> None:
