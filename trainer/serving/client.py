@@ -14,9 +14,8 @@ import msgspec
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import MayPass, ServingError
-from arttrace.system.journal.lock import is_held
+from arttrace.system.journal.lock import lives_and_holds
 from arttrace.system.paths import DataDir
-from arttrace.system.processes import is_alive
 from trainer.gateway.status import GatewayStatus, PublishReport, ServingFile
 
 _T = TypeVar("_T")
@@ -125,4 +124,4 @@ def find_serving(data: DataDir) -> ServingFile | None:
         record = msgspec.json.decode(data.serving.read_bytes(), type=ServingFile)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-    return record if is_alive(record.pid) and is_held(data.serving_lock) is not False else None
+    return record if lives_and_holds(record.pid, data.serving_lock) else None

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from arttrace.system.processes import is_alive
+
 if sys.platform == "win32":
     import msvcrt
 
@@ -36,11 +38,14 @@ else:
         return True
 
 
-def is_held(path: Path) -> bool | None:
-    """Whether a living process holds the lock on a file; None where that cannot be asked. Who wants the lock at this
-    moment finds it taken."""
+def lives_and_holds(pid: int, path: Path) -> bool:
+    """Whether the process of this number lives, and somebody holds the lock on the file, as far as that can be asked:
+    the number of one that was killed may be another process's by now. Who wants the lock at this moment finds it taken.
+    """
+    if not is_alive(pid):
+        return False
     try:
         with path.open("rb") as file:
             return not acquire(file.fileno())
     except OSError:
-        return None
+        return True

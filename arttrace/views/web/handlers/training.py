@@ -9,7 +9,7 @@ from starlette.responses import Response
 from arttrace.store.access.late_spans import late
 from arttrace.system.errors import StoreError
 from arttrace.system.evaluations import read_evaluations
-from arttrace.system.journal.lock import is_held
+from arttrace.system.journal.lock import lives_and_holds
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
 from arttrace.views.web.handlers.request_fields import integer, reader_of
@@ -73,7 +73,7 @@ def _served(data: DataDir, policy: str) -> str:
         serving = msgspec.json.decode(data.serving.read_bytes(), type=ServedPolicy)
     except (OSError, msgspec.DecodeError):
         return ""
-    here = serving.policy == policy and is_alive(serving.pid) and is_held(data.serving_lock) is not False
+    here = serving.policy == policy and lives_and_holds(serving.pid, data.serving_lock)
     return (serving.version or "a version not known here") if here else ""
 
 
