@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.server import MCPServer, Server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
-from reserved_port import reserved_port
+from program_over_http import answering
 from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
@@ -32,22 +29,8 @@ ON_STDIO = [sys.executable, str(EXAMPLE)]
 
 @pytest.fixture
 def over_http() -> Iterator[str]:
-    with reserved_port() as port:
-        server = subprocess.Popen([sys.executable, EXAMPLE, "--http", str(port)], stderr=subprocess.DEVNULL)
-        try:
-            until = time.monotonic() + 120
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    assert server.poll() is None, "the server ended"
-                    assert time.monotonic() < until
-                    time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            server.terminate()
-            server.wait()
+    with answering(EXAMPLE, "--http") as url:
+        yield url
 
 
 CALLS = (

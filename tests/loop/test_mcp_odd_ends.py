@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ import pytest
 from mcp import Client
 from mcp.server import MCPServer, Server
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
-from reserved_port import reserved_port
+from program_over_http import answering
 from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
@@ -85,28 +81,6 @@ async def test_a_rollout_reads_no_resource_that_its_model_does_not_ask_for(tmp_p
     async with connect(server) as client:
         [resource] = (await read_offer(client)).resources
     assert (resource.excerpt, read) == ("Once upon a time.", ["one"])
-
-
-@contextlib.contextmanager
-def answering(script: Path, *before_port: str) -> Iterator[str]:
-    """The URL of a server that is started over HTTP."""
-    with reserved_port() as port:
-        command = [sys.executable, script, *before_port, str(port)]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            until = time.monotonic() + 120
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    assert server.poll() is None, "the server ended"
-                    assert time.monotonic() < until
-                    time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}/mcp"
-        finally:
-            server.terminate()
-            server.wait()
 
 
 DIES = """
