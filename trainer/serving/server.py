@@ -118,7 +118,7 @@ class _Server:
         urls: list[str | None] = list(options.vllm_urls) or [None] * options.replicas
         names = ["the engine"] if len(urls) == 1 else [f"engine {number}" for number in range(1, len(urls) + 1)]
         pool = Pool([Replica(name) for name in names])
-        publisher = Publisher(self._policies, make_probe(shape), pool, tell=self._tell_version)
+        publisher = self._publisher = Publisher(self._policies, make_probe(shape), pool, tell=self._tell_version)
         self._log = options.data.root / "logs" / "vllm.log"
         found = cards(os.environ)
         if not options.vllm_urls and not serves_on_cpu() and options.engine.memory_share is None:
@@ -131,7 +131,7 @@ class _Server:
                 self._log if number == 0 else self._log.with_stem(f"vllm-{number + 1}"),
                 say if len(urls) == 1 else partial(_say_for, say, replica.name),
                 url,
-                partial(self._serve_newest, publisher),
+                self._serve_newest,
             )
             for number, (replica, url) in enumerate(zip(pool.replicas, urls, strict=True))
         ]
@@ -227,18 +227,18 @@ class _Server:
                 f"{why}: {name}" + ("" if step == newest else f" (newest: {self._policies.version_name(newest)})")
             )
 
-    async def _serve_newest(self, publisher: Publisher) -> None:
-        """Serve the version that was made while no engine could take it."""
+    async def _serve_newest(self) -> None:
+        """Serve the version that was made while no engine could take it, or nobody could find this server."""
         checkpoints = Checkpoints(self._options.data.policies, self._options.policy)
         step = checkpoints.served() or 0
         if step <= max(self._policies.current.step, self._policies.passed_over):
             return
         try:
-            await publisher.publish(step, checkpoints.path(step))
+            await self._publisher.publish(step, checkpoints.path(step))
         except (ServingError, Refusal) as error:
             self._say(Problem(f"{self._policies.version_name(step)} is not served yet: {error}"))
         else:
-            self._say(f"{self._policies.version_name(step)} was made while the engine was away")
+            self._say(f"{self._policies.version_name(step)} was made while no engine was there")
 
     async def _serve(self) -> None:
         await self._bring_up_engines()
@@ -253,9 +253,9 @@ class _Server:
         try:
             while not server.started and not answering.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
-            record = self._record()
-            replace_file(self._options.data.serving, msgspec.json.encode(record))
-            self._ready(record, self._policies)
+            replace_file(self._options.data.serving, msgspec.json.encode(self._record()))
+            await self._serve_newest()  # who made a version before that file was there has handed it to nobody
+            self._ready(self._record(), self._policies)
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
             for task in watching:
                 if task.done():

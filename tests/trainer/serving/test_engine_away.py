@@ -1,12 +1,14 @@
-"""A step whose engine died under it: the version counts, and is served once the engine is back."""
+"""A step whose engine died under it, or is not up yet: the version counts, and is served once the engine is there."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from daemon_site import until
 from recorded_runs import recorded_group
 from stand_in_engine import engine_in_a_thread, write_adapter
 
@@ -36,7 +38,7 @@ class Weights:
         (directory / "trainer_state.pt").write_text("state")
 
 
-def step(data: DataDir, gateway: GatewayClient, base_model: Path, weights: Weights) -> PolicyStep:
+def step(data: DataDir, gateway: GatewayClient | None, base_model: Path, weights: Weights) -> PolicyStep:
     """One step on all runs that were not trained on."""
     checkpoints = Checkpoints(data.policies, "policy")
     with Store.open(data, create=True) as store:
@@ -75,3 +77,23 @@ def test_a_version_that_was_made_while_the_engine_was_away_is_served_when_it_is_
             done = step(data, gateway, base_model, Weights(b"w2", tmp_path))
             assert (done.version, gateway.status().step) == ("policy@2", 2)
             assert [one.trajectory_id for one in done.consumed] == ["h-0", "h-1"]
+
+
+def test_a_version_that_was_made_while_the_server_started_is_served_when_it_is_up(
+    tmp_path: Path, base_model: Path
+) -> None:
+    """Who trains meanwhile finds no server to hand it to."""
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("g", [0.0, 1.0]))
+    log = data.root / "logs" / "serve.log"
+    with engine_in_a_thread() as engine, ThreadPoolExecutor(1) as pool:
+        engine.grow_cold()
+        starting = pool.submit(start_serving, data, base_model, options=["--vllm-url", engine.url])
+        try:
+            until(lambda: log.exists() and "warming up" in log.read_text())
+            assert step(data, None, base_model, Weights(b"w1", tmp_path)).version == "policy@1"
+        finally:
+            engine.grow_warm()
+        with starting.result(), contextlib.closing(GatewayClient(starting.result().url)) as gateway:
+            until(lambda: gateway.status().step == 1)
