@@ -17,7 +17,7 @@ from trainer.learner.policy_model import optimizer_settings, trainable
 from trainer.policies.files import DROPPED, STATE
 from trainer.policies.tensor_file import write_tensors
 
-_ADAPTER = "adapter_model.safetensors"
+_ADAPTER, _ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def save_adapter(directory: Path, model: Any, config: LearnerConfig) -> None:
@@ -73,6 +73,7 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
             else torch.load(directory / STATE, map_location=config.device, weights_only=True)
         )
         saved = load_file(str(directory / _ADAPTER), device=config.device)
+        alpha = json.loads((directory / _ADAPTER_CONFIG).read_bytes())["lora_alpha"]
     except Exception as error:
         raise TrainingError(
             f"The trainer's state in {directory} cannot be read: {error}", "Continue from the version before it."
@@ -85,10 +86,17 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
             "base model.",
             "Train on with the settings it was begun with, or begin a new policy.",
         )
+    if alpha != config.lora_alpha:  # the same weights times another number are another policy
+        raise TrainingError(
+            f"The adapter in {directory} was trained with lora_alpha {alpha}, not {config.lora_alpha}: with that it "
+            "would be another policy than the one that is served.",
+            f"Train on with --lora-alpha {alpha}, or begin a new policy.",
+        )
     with torch.no_grad():
         for name, parameter in weights.items():
             parameter.copy_(saved[name])
     if dropped:
+        optimizer.state.clear()  # of a step that was made and could not be kept
         return int(state["steps"])
     optimizer.load_state_dict(state["optimizer"])
     for group in optimizer.param_groups:  # its moments are loaded; what it does with them is the config's

@@ -93,6 +93,8 @@ def test_a_version_without_its_optimizer_state_gives_its_weights(
     assert same(weights(second), weights(first))
     assert (second.steps, second.optimizer.state_dict()["state"]) == (7, {})
     second.step(make_samples(1))
+    second.load(checkpoints.path(7))
+    assert second.optimizer.state_dict()["state"] == {}, "nor does a step leave it one that could not be kept"
     (checkpoints.path(8) / STATE).unlink()  # lost otherwise
     with pytest.raises(TrainingError, match="cannot be read"):
         second.load(checkpoints.path(8))
@@ -132,6 +134,13 @@ def test_a_state_of_another_shape_is_refused(engine: type[BaseLearner], base_mod
     engine(base_model, LOOSE).save(tmp_path)
     with pytest.raises(TrainingError, match="does not fit"):
         engine(base_model, dataclasses.replace(LOOSE, lora_rank=16)).load(tmp_path)
+
+
+def test_another_scale_of_the_adapter_is_refused(engine: type[BaseLearner], base_model: Path, tmp_path: Path) -> None:
+    engine(base_model, LOOSE).save(tmp_path)
+    with pytest.raises(TrainingError, match=f"lora_alpha {LOOSE.lora_alpha}, not 64") as raised:
+        engine(base_model, dataclasses.replace(LOOSE, lora_alpha=64)).load(tmp_path)
+    assert f"--lora-alpha {LOOSE.lora_alpha}" in str(raised.value.hint)
 
 
 def test_equal_rewards_everywhere_skip_the_step(
