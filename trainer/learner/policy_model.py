@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from trainer.learner.machine.memory import is_out_of_memory
 from trainer.learner.machine.needs import free_beside, read_shape
 
 _REFERENCE = "reference"
+_NOISE = re.compile("drop|jitter")
 _MAKE_ROOM = (
     "Use --dtype bfloat16 or --load-in-4bit. Where vLLM has the rest of the card, start `arttrace serve` with "
     "--engine-memory-share 0.4 or less."
@@ -53,6 +55,7 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
             raise TrainingError(
                 f"The base model in {directory} needs more memory than there is: {error}", _MAKE_ROOM
             ) from error
+    _without_noise(model)
     if attention is not None:
         model.get_base_model().set_attn_implementation(attention)
     fuse_layers(model.get_base_model(), config)
@@ -118,6 +121,17 @@ def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
             use_gradient_checkpointing="unsloth" if config.gradient_checkpointing else False,
             random_state=config.seed,
         )
+
+
+def _without_noise(model: Any) -> None:
+    """Let nothing be drawn while the model is in training: with dropout, its log-probabilities would be those of no
+    policy. Models keep such rates in modules and in their config, and read either."""
+    for owner in (*model.modules(), model.get_base_model().config.get_text_config()):
+        for name, value in list(vars(owner).items()):
+            if type(value) is float and _NOISE.search(name):
+                setattr(owner, name, 0.0)
+        if isinstance(owner, torch.nn.modules.dropout._DropoutNd):
+            owner.p = 0.0
 
 
 def _targets(base: torch.nn.Module, config: LearnerConfig) -> str | list[str]:

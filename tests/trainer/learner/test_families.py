@@ -64,6 +64,33 @@ def test_both_engines_train_it_alike(family: str, tmp_path: Path) -> None:
     assert found["packed"].forwarded_tokens < found["trl"].forwarded_tokens, "what begins alike is computed once"
 
 
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_model_that_was_trained_with_dropout_is_trained_without(
+    engine: str, checkpointing: bool, tmp_path: Path
+) -> None:
+    """Its attention, its residuals and its embeddings drop a part; the same weights without that give the numbers."""
+    from transformers import Starcoder2Config, Starcoder2ForCausalLM
+
+    found = []
+    for rate in (0.0, 0.5):
+        torch.manual_seed(0)
+        config = Starcoder2Config(
+            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, max_position_embeddings=128, initializer_range=0.2,
+            attention_dropout=rate, residual_dropout=rate, embedding_dropout=rate,
+        )  # fmt: skip
+        Starcoder2ForCausalLM(config).save_pretrained(tmp_path / str(rate))
+        learner = make_learner(
+            tmp_path / str(rate),
+            LearnerConfig(engine=engine, gradient_checkpointing=checkpointing, max_logprob_difference=1e6),  # type: ignore[arg-type]
+        )
+        found.append(learner.step([sample(1, 0.5), sample(2, -0.5)]))
+    plain, dropping = found
+    assert (dropping.loss, dropping.grad_norm) == (plain.loss, plain.grad_norm)
+    assert plain.grad_norm > 1e-3
+
+
 def test_the_documentation_names_these_families_and_no_others() -> None:
     table = DOCS.read_text().partition("### Which models")[2].partition("###")[0]
     assert sorted(re.findall(r"^\| [^|]*\| `([a-z0-9_]+)`", table, re.MULTILINE)) == sorted(FAMILIES)
