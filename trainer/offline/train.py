@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ class OfflineLearner:
             grad_norm=sum(keeper.norms) / len(keeper.norms),
             optimizer_steps=len(keeper.losses),
             tokens_trained=plan.learned_tokens,
-            accuracy=sum(keeper.accuracies) / len(keeper.accuracies) if keeper.accuracies else 0.0,
+            accuracy=trainer.preferred / trainer.compared if isinstance(trainer, _GivenPairs) else 0.0,
             step_s=time.perf_counter() - started,
         )
 
@@ -172,8 +172,28 @@ class OfflineLearner:
 
 
 class _GivenPairs(DPOTrainer):  # type: ignore[misc]
+    """Every pair of an optimizer step counts alike: TRL takes the mean over its micro-batches, of which the last may
+    have fewer. `compared` pairs were seen, and in `preferred` of them the chosen run was preferred."""
+
+    compared = 0
+    preferred = 0.0
+
     def _prepare_dataset(self, dataset: Any, *_args: Any, **_kwargs: Any) -> Any:
         return dataset  # it is token ids already
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The micro-batches of an optimizer step."""
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        self._pairs_of_step = sum(map(_pairs_in, batches))
+        return batches, items
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The mean over the pairs, by how many of the step's they are; transformers divides by the micro-batches."""
+        loss: torch.Tensor = super().compute_loss(model, inputs, *args, **kwargs)
+        pairs = _pairs_in(inputs)
+        self.compared += pairs
+        self.preferred += pairs * self._metrics["train"]["rewards/accuracies"][-1]
+        return loss * (pairs * self.current_gradient_accumulation_steps / self._pairs_of_step)
 
 
 class _GivenMasks(DataCollatorForPreference):  # type: ignore[misc]
@@ -195,7 +215,6 @@ class _Keeper(TrainerCallback):  # type: ignore[misc]
         self._tell: Tell = lambda _done, _note: None
         self.losses: list[float] = []
         self.norms: list[float] = []
-        self.accuracies: list[float] = []
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         if self._progress is not None:
@@ -206,8 +225,11 @@ class _Keeper(TrainerCallback):  # type: ignore[misc]
             self.losses.append(float(logs["loss"]))
             self._tell(len(self.losses), f"; loss {self.losses[-1]:.4f}")
             self.norms.append(float(logs.get("grad_norm", 0.0)))
-            if "rewards/accuracies" in logs:
-                self.accuracies.append(float(logs["rewards/accuracies"]))
+
+
+def _pairs_in(batch: Mapping[str, Any]) -> int:
+    """Chosen and rejected runs are rows of their own."""
+    return len(batch["input_ids"]) // 2
 
 
 def _labels(example: TrainingExample) -> list[int]:
@@ -226,7 +248,7 @@ def _pair(chosen: TrainingExample, rejected: TrainingExample) -> dict[str, list[
 
 
 def _arguments(config: LearnerConfig, scratch: Path, batch_size: int, examples: int) -> dict[str, Any]:
-    at_once = min(2, batch_size)
+    at_once = 2 - batch_size % 2
     return {
         "output_dir": str(scratch),
         "use_cpu": config.device == "cpu",
@@ -239,7 +261,7 @@ def _arguments(config: LearnerConfig, scratch: Path, batch_size: int, examples: 
         "max_grad_norm": config.max_grad_norm,
         "num_train_epochs": config.epochs,
         "per_device_train_batch_size": at_once,
-        "gradient_accumulation_steps": max(1, min(batch_size, examples) // at_once),
+        "gradient_accumulation_steps": -(-min(batch_size, examples) // at_once),
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "save_strategy": "no",

@@ -264,6 +264,65 @@ def test_dpo_comes_to_prefer_the_better_run_and_reads_no_tool_result_as_an_answe
     assert not [name for name in dict(learner.model.named_parameters()) if ".ref." in name]
 
 
+def pairs(tokenizer: Any, count: int) -> OfflinePlan:
+    """Pairs of different lengths, so that each has a gradient of its own."""
+    made = []
+    for number in range(count):
+        answers = {"a" * (1 + 3 * number): 1.0, "b" * (1 + number): 0.0}
+        runs = (run(f"p{number}-{answer}", answer, reward) for answer, reward in answers.items())
+        made.append(Group(f"g{number}", tuple(runs)))
+    return plan_dpo(made, tokenizer)
+
+
+def test_every_pair_of_an_optimizer_step_counts_alike(base: Path, tokenizer: Any) -> None:
+    """Two go through the model at a time, and the third alone. The gradient at the reference is known: half of beta
+    times that of the two log-probabilities' difference."""
+    from trainer.offline.train import OfflineLearner
+
+    plan, beta = pairs(tokenizer, 3), 0.1
+    learner = OfflineLearner(base, LearnerConfig(lora_rank=8))
+    for chosen, rejected in plan.dpo:
+        for sign, example in ((-1, chosen), (1, rejected)):
+            ids = torch.tensor(example.token_ids)
+            hidden = learner.model.get_base_model().get_decoder()(input_ids=ids[None]).last_hidden_state[0]
+            logps, _ = log_probabilities(Head.of(learner.model), hidden[:-1], ids[1:], torch.ones(len(ids) - 1))
+            (sign * beta / 2 / 3 * logps[torch.tensor(example.learned[1:])].sum()).backward()
+    gradients = [weight.grad.flatten() for weight in trainable(learner.model).values()]
+    wanted = float(torch.cat(gradients).norm())
+    learner.model.zero_grad(set_to_none=True)
+    metrics = learner.train(plan, tokenizer, beta=beta)
+    assert metrics.optimizer_steps == 1, "three are fewer than a step takes"
+    assert metrics.first_loss == pytest.approx(math.log(2), abs=1e-5)
+    assert metrics.grad_norm == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_share_of_preferred_pairs_is_one_of_pairs(base: Path, tokenizer: Any) -> None:
+    """None of the eight pairs of the first step is preferred by the reference; the one of the second is, after it."""
+    from trainer.offline.train import OfflineLearner
+
+    metrics = OfflineLearner(base, LearnerConfig(lora_rank=8, learning_rate=1e-2)).train(pairs(tokenizer, 9), tokenizer)
+    assert metrics.optimizer_steps == 2
+    assert metrics.accuracy == pytest.approx(1 / 9)
+
+
+@pytest.mark.parametrize(("conversations", "steps"), [(1, 1), (3, 1), (7, 1), (8, 1), (9, 2)])
+def test_a_step_of_sft_takes_eight_conversations(base: Path, tokenizer: Any, conversations: int, steps: int) -> None:
+    from trainer.offline.train import OfflineLearner
+
+    plan = plan_sft(
+        [Group("g", (run(f"t{n}", "3" * (n + 1), 1.0),)) for n in range(conversations)], tokenizer, min_reward=1.0
+    )
+    learner = OfflineLearner(base, LearnerConfig(lora_rank=8))
+    counts = [sum(example.learned) for example in plan.sft]
+    wanted = sum(
+        count * negative_log_likelihood(learner.model, example) for count, example in zip(counts, plan.sft, strict=True)
+    ) / sum(counts)
+    metrics = learner.train(plan, tokenizer)
+    assert metrics.optimizer_steps == steps
+    if steps == 1:
+        assert metrics.loss == pytest.approx(wanted, rel=1e-4)
+
+
 def test_the_masks_given_to_dpo_are_those_of_the_examples(tokenizer: Any) -> None:
     from trainer.offline.train import _GivenMasks, _pair
 
