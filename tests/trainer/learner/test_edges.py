@@ -243,6 +243,7 @@ def test_the_optimizer_follows_the_config_and_not_the_one_before(base_model: Pat
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"),
             TrainingError,
         ),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), TrainingError),
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )

@@ -11,13 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from arttrace.system.errors import TrainingError
 from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
+from trainer.learner.machine import memory
 from trainer.learner.machine.fitting import choices, fitted, refuse_experts
+from trainer.learner.machine.needs import weight_bytes
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
 
@@ -43,6 +46,52 @@ def test_micro_batches_fill_the_memory_that_is_free() -> None:
     assert fitted(LearnerConfig(), {"num_hidden_layers": 2, "hidden_size": 64}, 8 * GIB).micro_batch_tokens == 16_384
     assert fitted(LearnerConfig(), QWEN_4B, None).micro_batch_tokens == 2048
     assert fitted(LearnerConfig(micro_batch_tokens=100), QWEN_4B, 8 * GIB).micro_batch_tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("of_process", "group", "files"),
+    [
+        ("0::/a/b", "a", ("memory.max", "memory.current", "")),
+        ("4:memory:/docker/of-the-host", "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")),
+    ],
+    ids=["version 2, of a parent", "version 1, in a container"],
+)
+def test_free_memory_is_what_the_limit_of_a_container_leaves(
+    of_process: str, group: str, files: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's files are stand-ins: a test can put itself into no container."""
+    (limit, used, before), top = files, tmp_path / "sys" / "fs" / "cgroup"
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal:  {64 << 20} kB\nMemAvailable:  {40 << 20} kB\n")
+    monkeypatch.setattr(memory, "_ROOT", tmp_path)
+    assert memory.free_memory("cpu") == 40 * GIB
+    (tmp_path / "proc" / "self" / "cgroup").write_text(f"9:cpuset:/x\n{of_process}\n")
+    (top / group / "b").mkdir(parents=True)
+    (top / group / "b" / limit).write_text("max\n" if limit == "memory.max" else "9223372036854771712\n")
+    (top / group / "b" / used).write_text(f"{5 * GIB}\n")
+    assert memory.free_memory("cpu") == 40 * GIB
+    (top / group / limit).write_text(f"{8 * GIB}\n")
+    (top / group / used).write_text(f"{5 * GIB}\n")
+    (top / group / "memory.stat").write_text(f"anon 9\n{before}active_file {GIB}\n{before}inactive_file {GIB}\n")
+    assert memory.free_memory("cpu") == 5 * GIB, "files in memory give way"
+    (top / group / used).write_text(f"{11 * GIB}\n")
+    assert memory.free_memory("cpu") == 0
+
+
+def test_weights_count_as_they_are_loaded(tmp_path: Path) -> None:
+    """Files in 16 bits are twice as large beside a learner in 32; what is quantised stays as it is."""
+    floats = {"a": torch.zeros(3, 4, dtype=torch.bfloat16), "b": torch.zeros(8, dtype=torch.float32)}
+    save_file({**floats, "c": torch.zeros(16, dtype=torch.uint8)}, tmp_path / "model.safetensors")
+    save_file(floats, tmp_path / "consolidated.safetensors")
+    assert weight_bytes(tmp_path, "float32") == 4 * 20 + 16
+    assert weight_bytes(tmp_path, "bfloat16") == 2 * 20 + 16
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
+    index = {"weight_map": dict.fromkeys("abc", "model-00001-of-00001.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert weight_bytes(tmp_path, "float32") == 4 * 20 + 16, "the same weights in another form are not loaded"
+    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(b"damaged")
+    assert weight_bytes(tmp_path, "float32") == len(b"damaged"), "whoever loads it says what is wrong"
+    assert weight_bytes(tmp_path / "none", "float32") == 0
 
 
 def test_every_choice_comes_with_its_reason() -> None:

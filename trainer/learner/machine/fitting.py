@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from arttrace.system.errors import TrainingError
-from trainer.learner.config import LearnerConfig
+from trainer.learner.config import Dtype, LearnerConfig
 
 _SMALLEST, _LARGEST_ON_CPU, _LARGEST_ON_CUDA = 2048, 16_384, 65_536
 _SHARE = 0.6
 """Of the free memory that micro-batches may fill; the rest is for what is estimated too low."""
 _HIDDEN_KEPT, _WIDE_KEPT = 24, 6
 """Values of a token that a layer keeps for its backward pass: times the hidden and the feed-forward size."""
-_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2}
 
 FITTED = ("dtype", "gradient_checkpointing", "lora_targets", "micro_batch_tokens")
 """Fields of a LearnerConfig that `fitted` sets where they are left open."""
@@ -114,7 +114,7 @@ def bytes_per_token(config: LearnerConfig, shape: Mapping[str, Any], *, checkpoi
     """What a token's forward pass keeps for the backward pass, by estimate."""
     layers, hidden = _number(shape, "num_hidden_layers", 32), _number(shape, "hidden_size", 4096)
     wide = _number(shape, "intermediate_size", 4 * hidden)
-    size = _BYTES[config.computes_in]
+    size = BYTES[config.computes_in]
     of_layer = (_HIDDEN_KEPT * hidden + _WIDE_KEPT * wide) * size
     return layers * hidden * size + of_layer if checkpointing else layers * of_layer
 
