@@ -61,7 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     adapters = {step: make_adapter(base_model, root / f"policy@{step}", step) for step in range(1, 8)}
     data = DataDir(root / "data")
     # vLLM's development endpoints ask for no key: they are there so that a test sees who can reach them.
-    with start_serving(data, base_model, env={"VLLM_SERVER_DEV_MODE": "1"}) as serving:
+    with start_serving(data, base_model, env={"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": "1"}) as serving:
         yield Site(serving, data, base_model, adapters)
 
 
@@ -102,6 +102,11 @@ def _listening(group: int) -> list[tuple[str, int]]:
     return found
 
 
+def _open_sockets(pid: int) -> set[str]:
+    targets = [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()]
+    return {target for target in targets if target.startswith("socket:")}
+
+
 def _policy_of(answer: httpx.Response) -> str:
     return answer.headers["x-arttrace-policy-version"]
 
@@ -121,6 +126,14 @@ def test_an_unchanged_client_gets_token_truth_that_a_reference_confirms(site: Si
     base = site.chat("policy@0", max_tokens=12, seed=1).json()["choices"][0]
     unadapted = reference_logprobs(site.base_model, None, prompt, base["token_ids"])
     assert [entry["logprob"] for entry in base["logprobs"]["content"]] == pytest.approx(unadapted, abs=1e-3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the engine is a fork on Linux alone")
+def test_with_one_thread_on_a_cpu_the_engine_is_a_fork_of_the_api_server(site: Site) -> None:
+    [server] = psutil.Process(_engine_group(site.serving)).children()
+    [engine] = [child for child in server.children() if "EngineCore" in " ".join(child.cmdline())]
+    assert _open_sockets(server.pid) & _open_sockets(engine.pid)
+    assert not [one for one in engine.net_connections("unix") if one.laddr and one.status == psutil.CONN_LISTEN]
 
 
 def test_a_stream_carries_the_same_truth(site: Site) -> None:

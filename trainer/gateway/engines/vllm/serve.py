@@ -1,7 +1,7 @@
 """Run as a module: vLLM's API server, whose processes look for garbage seldom: they import for seconds.
 
-vLLM spawns its engine's process. That imports this module as its main one, so the same holds there, and on a CPU LoRAs
-are computed there by our functions.
+On a CPU its engine computes LoRAs by our functions, and is a fork of this process where that can be. A spawned engine
+imports this module as its main one, so that the same holds there.
 """
 
 import importlib.util
@@ -11,13 +11,17 @@ from arttrace.system.processes import collect_garbage_seldom
 
 collect_garbage_seldom()
 
-if __name__ == "__mp_main__":
+if __name__ in ("__main__", "__mp_main__"):
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         from trainer.gateway.engines.vllm.cpu_lora import multiply_by_adapter
 
         multiply_by_adapter()
+        if __name__ == "__main__":
+            from trainer.gateway.engines.vllm.cpu_fork import fork_engine
+
+            fork_engine()
 
 if __name__ == "__main__":
     if importlib.util.find_spec("vllm.entrypoints.launchers"):
