@@ -39,8 +39,10 @@ class Site:
         return _replaced(command, self.names)
 
     def shown(self, printed: str) -> str:
-        """What was printed, with the addresses of the page."""
-        return _replaced(printed, {real: name for name, real in self.names.items()})
+        """What was printed, with the addresses of the page, and without the progress of what takes long on a busy
+        machine alone."""
+        at_once = re.sub(r"^\d+ of \d+ runs read, .*\n", "", printed, flags=re.MULTILINE)
+        return _replaced(at_once, {real: name for name, real in self.names.items()})
 
     def run(self, *command: str, **environment: str) -> str:
         """A command before the page's own, and what it prints."""

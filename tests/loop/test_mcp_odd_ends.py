@@ -27,7 +27,7 @@ ON_STDIO = [sys.executable, str(EXAMPLE)]
 
 
 ODD_ARGUMENTS = {
-    "[" * 5000: "nested too deep",
+    "[" * 100_000: "nested too deep",
     f'{{"origin": {"[" * 400}{"]" * 400}}}': "nested too deep",
     '{"origin": "\\ud83d", "destination": "Corfe"}': "\ufffd",
     "null": "cannot be read: they are no JSON object",
