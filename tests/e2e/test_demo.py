@@ -1,4 +1,4 @@
-"""`arttrace demo` as a user runs it: killed in one phase after another, started again, and better at its end.
+"""`arttrace demo` as a user runs it: interrupted or killed, started again, and better at its end.
 
 Everything is real but the model's size, the teacher and the judge, which are the demo's named stand-ins.
 """
@@ -30,8 +30,13 @@ from trainer.policies.checkpoints import Checkpoints
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 DEMO = (sys.executable, "-u", "-c", "from arttrace.commands import main; main()", "demo")
-PHASES = ("demonstrations", "serving comes up", "first rollouts", "steps")
-SOME = ("demonstrations", "steps")
+KILLED = {
+    "demonstrations": signal.SIGKILL,
+    "serving comes up": signal.SIGKILL,
+    "first rollouts": signal.SIGKILL,
+    "steps": signal.SIGINT,
+}
+INTERRUPTED = {"demonstrations": signal.SIGINT}
 
 
 def state(data: DataDir) -> DemoState:
@@ -118,9 +123,11 @@ def test_killed_again_and_again_it_finishes(demo_cache: Path, tmp_path: Path) ->
     assert set(times.values()) == {1}
 
 
-@pytest.mark.parametrize("killed_in", [SOME, pytest.param(PHASES, marks=pytest.mark.full)], ids=["some", "all"])
-def test_the_demo_learns_though_it_is_killed_in_its_phases(
-    killed_in: tuple[str, ...], building_demo: ExitStack, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize(
+    "ended_in", [INTERRUPTED, pytest.param(KILLED, marks=pytest.mark.full)], ids=["interrupted", "killed"]
+)
+def test_the_demo_learns_though_it_is_ended_in_its_phases(
+    ended_in: dict[str, signal.Signals], building_demo: ExitStack, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = DataDir(tmp_path_factory.mktemp("demo") / "run")
     checkpoints = Checkpoints(data.policies, "policy")
@@ -130,28 +137,29 @@ def test_the_demo_learns_though_it_is_killed_in_its_phases(
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     built = recipe.base_model_path(1)
-    phases: dict[str, tuple[Callable[[], bool], signal.Signals]] = {
-        "demonstrations": (lambda: any(data.spool.glob("*")), signal.SIGKILL),
-        "serving comes up": (lambda: (data.root / "logs" / "vllm.log").exists(), signal.SIGKILL),
-        "first rollouts": (lambda: len(state(data).held_out) == 2, signal.SIGKILL),
-        "steps": (lambda: (checkpoints.latest() or 0) >= 3, signal.SIGINT),
+    phases: dict[str, Callable[[], bool]] = {
+        "demonstrations": lambda: any(data.spool.glob("*")),
+        "serving comes up": lambda: (data.root / "logs" / "vllm.log").exists(),
+        "first rollouts": lambda: len(state(data).held_out) == 2,
+        "steps": lambda: (checkpoints.latest() or 0) >= 3,
     }
-    for name in killed_in:
+    for name, how in ended_in.items():
         if name == "demonstrations" and built.exists():
             continue
-        reached, how = phases[name]
         demo = start()
         if name != "demonstrations":
             wait_for(built.exists, demo)
             building_demo.close()
-        wait_for(reached, demo)
+        wait_for(phases[name], demo)
         demo.send_signal(how)
         printed, _ = demo.communicate(timeout=300)
         assert demo.returncode == (130 if how is signal.SIGINT else -how), f"{name}: {printed}"
+        assert how is signal.SIGKILL or "Run the same command to continue" in printed, printed
         assert gone(data), f"{name}: {[p.cmdline() for p in of_directory(data)]}"
-    assert "Run the same command to continue" in printed
 
     demo = start()
+    wait_for(built.exists, demo)
+    building_demo.close()
     printed, _ = demo.communicate(timeout=2400)
     print(printed)
     assert demo.returncode == 0, printed
