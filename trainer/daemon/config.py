@@ -22,6 +22,8 @@ from trainer.policies.retention import Keep
 
 PREFIX = "ARTTRACE_TRAIN_"
 _LEARNER = "learner"
+_LONGEST_S = 1e9
+"""Thirty years: what the clock and a condition's timeout can be asked for."""
 
 
 def _learner(given: Any) -> Any:
@@ -47,16 +49,16 @@ Learner = Annotated[LearnerConfig, BeforeValidator(_learner), PlainSerializer(ms
 class DaemonConfig(BaseModel):
     """The daemon's settings, in the order of its state machine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     policy: str | None = Field(None, description="Name of the policy.")
     base_model: Path | None = Field(None, description="Model directory to train on.")
     min_groups: int = Field(4, ge=1, description="Groups per step; those that have been ready longest come first.")
     max_wait: float = Field(
-        300.0, ge=0, description="Seconds after which a step takes fewer groups, where some are ready."
+        300.0, ge=0, le=_LONGEST_S, description="Seconds after which a step takes fewer groups, where some are ready."
     )
     group_size: int = Field(4, ge=2, description="A group is ready when it has this many complete runs.")
-    poll: float = Field(2.0, gt=0, description="Seconds between two checks of the store.")
+    poll: float = Field(2.0, gt=0, le=_LONGEST_S, description="Seconds between two checks of the store.")
     judge: str | None = Field(
         None, description="Judge model that scores ready groups; without one, only rewarded runs count."
     )
@@ -75,6 +77,7 @@ class DaemonConfig(BaseModel):
     solved_pause: float = Field(
         600.0,
         ge=0,
+        le=_LONGEST_S,
         description="Seconds for which runs of a scenario wait after its rewards were all equal; doubled each time.",
     )
     keep: Keep = Field(Keep(), description="Which versions keep their weights.")  # type: ignore[call-arg]

@@ -33,23 +33,30 @@ class JudgeTerms:
 
 
 def judge(
-    store: AnyStore, groups: Sequence[Group], terms: JudgeTerms, keep: Callable[[Judgement], None]
-) -> list[tuple[str, JudgeError]]:
-    """Judge the groups that have no judgement yet; `keep` stores each as soon as it is there. Returns the keys of the
-    groups whose judgement failed for good, with why. Raises a failure that may pass, and JudgeUnavailable."""
-    due = [group for group in groups if store.judgement(terms.key(group)) is None]
+    store: AnyStore,
+    groups: Sequence[Group],
+    terms: JudgeTerms,
+    keep: Callable[[Judgement], None],
+    failed: dict[str, JudgeError],
+) -> None:
+    """Judge the groups that have no judgement yet; `keep` stores each as soon as it is there. By key, `failed` has the
+    groups whose judgement failed for good, with why: they are paid for, and are not asked about again.
+
+    Raises a failure that may pass, and JudgeUnavailable.
+    """
+    due = [group for group in groups if group.key not in failed and store.judgement(terms.key(group)) is None]
     if not due:
-        return []
+        return
     params: dict[str, Any] = {"api_base": terms.base_url} if terms.base_url else {}
     outcomes = asyncio.run(
         score_groups(
             due, terms.model, params, terms.rubric, votes=terms.votes, on_judged=lambda _, judgement: keep(judgement)
         )
     )
-    failed = [
+    errors = [
         (group.key, outcome) for group, outcome in zip(due, outcomes, strict=True) if isinstance(outcome, JudgeError)
     ]
-    for _, error in failed:
+    failed.update((key, error) for key, error in errors if not isinstance(error, MayPass))
+    for _, error in errors:
         if isinstance(error, MayPass):
             raise error
-    return failed

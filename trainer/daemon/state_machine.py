@@ -36,7 +36,7 @@ from arttrace.rewards import to_store
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
 from arttrace.store.access.late_spans import late
-from arttrace.system.errors import ArttraceError, TrainingError
+from arttrace.system.errors import ArttraceError, JudgeError, TrainingError
 from arttrace.trajectories.groups import group_trajectories
 from trainer.daemon.config import DaemonConfig
 from trainer.daemon.idle import Mark, idle_shares
@@ -197,7 +197,7 @@ class Daemon:
             self._retry(self._store.ingest_spool)
             summaries = self._retry(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
             taken = self._unjudged | self._consumed | {one.trajectory_id for one in self.state.set_aside}
-            pauses = tuple(one for one in self.state.pauses if one.until_ns > time.time_ns())
+            pauses = self._pauses()
             terms = ReadyTerms(
                 self._policy,
                 step,
@@ -258,7 +258,8 @@ class Daemon:
         def keep(judgement: Judgement) -> None:
             self._retry(lambda: self._live_scores.append(self._store, to_store(judgement)))
 
-        failed = dict(self._retry(lambda: judge(self._store, groups, terms, keep)))
+        failed: dict[str, JudgeError] = {}
+        self._retry(lambda: judge(self._store, groups, terms, keep, failed))
         for key, error in failed.items():
             self._say(Problem(f"not scored: {key}: {error.message}"))
             self._unjudged.update(one.id for group in groups if group.key == key for one in group.trajectories)
@@ -312,8 +313,7 @@ class Daemon:
             known = before.pop(group.key, None)
             if group.spread == 0 and self._config.solved_pause:
                 times = min(known.times + 1 if known else 1, _LONGEST_DOUBLING)
-                until = now + int(self._config.solved_pause * 2 ** (times - 1) * 1e9)
-                before[group.key] = Pause(group.key, times, until)
+                before[group.key] = Pause(group.key, times, now + self._pause_ns(times))
                 paused.append(before[group.key])
         if paused:
             first = duration_text((min(one.until_ns for one in paused) - now) / 1e9)
@@ -321,6 +321,20 @@ class Daemon:
         latest = sorted(before.values(), key=lambda one: one.until_ns)[-_PAUSES:]
         if tuple(latest) != self.state.pauses:
             self._note(pauses=tuple(latest))
+
+    def _pauses(self) -> list[Pause]:
+        """Those that are not over. None is longer than the settings say, with whatever settings or clock it began."""
+        now = time.time_ns()
+        known = self.state.pauses
+        bounded = [
+            msgspec.structs.replace(one, until_ns=min(one.until_ns, now + self._pause_ns(one.times))) for one in known
+        ]
+        if bounded != list(known):
+            self._note(pauses=tuple(bounded))
+        return [one for one in bounded if one.until_ns > now]
+
+    def _pause_ns(self, times: int) -> int:
+        return int(self._config.solved_pause * 2 ** (times - 1) * 1e9)
 
     def _done(self) -> bool:
         if self._stop.is_set():

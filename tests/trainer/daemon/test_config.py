@@ -52,9 +52,14 @@ def test_what_is_printed_means_the_same(tmp_path: Path) -> None:
         ({"max_kl": 0.5}, {}, "max_kl 0.5 has no effect while kl_weight is 0"),
         ({}, {"ARTTRACE_TRAIN_GRUPS": "2"}, "grups: there is no such setting"),
         ({}, {"ARTTRACE_TRAIN_POLL__X": "2"}, "poll"),
+        ({"poll": float("inf")}, {}, "poll"),
+        ({"max_wait": float("inf")}, {}, "max_wait"),
+        ({}, {"ARTTRACE_TRAIN_SOLVED_PAUSE": "inf"}, "solved_pause"),
+        ({"solved_pause": 1e300}, {}, "solved_pause: Input should be less than or equal to 1000000000"),
+        ({"std_floor": float("inf")}, {}, "std_floor"),
     ],
 )
-def test_what_is_wrong_is_named(flags: dict[str, int], environment: dict[str, str], where: str) -> None:
+def test_what_is_wrong_is_named(flags: dict[str, float], environment: dict[str, str], where: str) -> None:
     with pytest.raises(TrainingError, match=where):
         load_config(None, flags, environment)
 

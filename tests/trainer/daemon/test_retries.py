@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from daemon_site import Site, StandInGateway, until
 from recorded_runs import cut_to, recorded_group
 
 from arttrace.records import semconv
+from arttrace.rewards.judge_calls import ATTEMPTS
 from arttrace.rewards.judge_prompt import parse_prompt
 from trainer.daemon.scoring import JudgeTerms
 from trainer.serving import PublishReport
@@ -78,6 +80,36 @@ def test_a_judge_that_is_down_is_waited_for_and_asked_once_per_group(
     assert step.metrics["reward_mean"] == 0.5
     assert step.metrics["judge_tokens"] == 110
     assert site.states.count("score") == 1
+
+
+def test_a_group_that_the_judge_cannot_score_is_not_paid_for_again_while_another_waits(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one answers is unusable, and for the other the judge is overloaded for a while."""
+    overloaded = [judge_server.fails(503, "overloaded")] * 9
+    asked: list[str] = []
+
+    def answer(request: dict[str, Any]) -> tuple[int, Any]:
+        key = "bad" if "bad" in request["messages"][1]["content"] else "good"
+        asked.append(key)
+        if key == "bad":
+            return judge_server.says("no idea")(request)
+        if overloaded:
+            return overloaded.pop()(request)
+        first, second = parse_prompt(request["messages"][1]["content"])
+        scores = [{"trajectory_id": id, "explanation": "", "score": score} for id, score in ((first, 0), (second, 1))]
+        return judge_server.says(json.dumps({"scores": scores}))(request)
+
+    monkeypatch.setattr(judge_server, "answer", answer)
+    site.group("bad", None, None)
+    site.group("good", None, None, at=5000)
+    site.run(JudgeTerms("openai/stand-in", judge_server.url), min_groups=2, max_steps=1)
+    assert asked.count("good") == 10
+    assert asked.count("bad") == ATTEMPTS
+    assert [line for line in site.said if line.startswith("not scored: ")] == [
+        line for line in site.said if "bad" in line
+    ]
+    assert sorted(site.consumed()) == ["good-0", "good-1"]
 
 
 def test_a_judge_without_a_key_ends_it_and_nothing_is_consumed(site: Site, judge_server: Any) -> None:

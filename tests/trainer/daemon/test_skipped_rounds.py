@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 from daemon_site import Site
@@ -69,6 +71,19 @@ def test_a_solved_scenario_is_skipped_for_a_while_and_then_looked_at_again(site:
     state = read_state(site.checkpoints.directory)
     assert state is not None
     assert [one.times for one in state.pauses] == [2]
+
+
+@pytest.mark.parametrize(("solved_pause", "is_over"), [(600.0, False), (0.0, True)])
+def test_no_pause_is_longer_than_the_settings_say(site: Site, solved_pause: float, is_over: bool) -> None:
+    """As after a start with a shorter one, or with a clock that was years ahead when the pause began."""
+    site.group("solved", 1.0, 1.0)
+    [before] = site.run(solved_pause=1e9).state.pauses
+    site.stop.clear()
+    site.store.append(recorded_group("solved", (0.0, 1.0, 0.0, 1.0)))
+    state = site.run(solved_pause=solved_pause).state
+    assert (state.step, state.queue.paused) == ((1, 0) if is_over else (0, 1))
+    assert all(time.time_ns() < one.until_ns < before.until_ns for one in state.pauses)
+    assert len(state.pauses) == (0 if is_over else 1)
 
 
 def test_numbers_that_are_never_finite_end_it_with_a_reason(site: Site) -> None:
