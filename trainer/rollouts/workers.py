@@ -24,6 +24,7 @@ from arttrace.system.errors import RolloutError
 from arttrace.system.exit_status import how_ended
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import users_umask
+from trainer.output.log import make_room
 
 __all__ = ["RolloutJob", "RolloutResult", "RolloutWorkers"]
 
@@ -72,6 +73,8 @@ class RolloutWorkers:
         Raises RolloutError with the traceback when it cannot be imported.
         """
         self._workers = [worker for worker in self._workers if worker.alive]
+        if not self._workers:
+            make_room(self.log)
         while len(self._workers) < self._count:
             self._workers.append(self._spawn())
         while not all(worker.ready for worker in self._workers):
@@ -251,8 +254,13 @@ class _WorkerProcess:
         return self._process.poll() is None
 
     def cause(self) -> str:
-        """How it ended, in words."""
-        return how_ended(self._process.wait(_GRACE_S))
+        """How it ended, in words. What it started ends with it, and it itself where it has only closed the pipe."""
+        try:
+            how = how_ended(self._process.wait(_GRACE_S))
+        except subprocess.TimeoutExpired:
+            how = "it closed the pipe of its results"
+        self._kill()
+        return how
 
     def give(self, job: RolloutJob) -> None:
         self.under_way[job.trajectory_id] = job, time.monotonic()
@@ -265,8 +273,7 @@ class _WorkerProcess:
         """End it now, and what it has started; that shows as the end of its messages."""
         if self.ended_because is None:
             self.ended_because = why
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill()
 
     def hang_up(self) -> None:
         with contextlib.suppress(OSError):
@@ -275,9 +282,12 @@ class _WorkerProcess:
     def stop(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
+        self._kill()
+        self._process.wait()
+
+    def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
     def _listen(self, messages: IO[bytes]) -> None:
         with contextlib.suppress(OSError, msgspec.DecodeError):

@@ -13,7 +13,7 @@ from arttrace.system.exit_status import how_ended
 from arttrace.system.paths import DataDir
 from trainer.gateway.engines.vllm.process import GuardedProcess
 from trainer.gateway.status import ServingFile
-from trainer.output.log import without_time
+from trainer.output.log import make_room, without_time
 from trainer.serving.client import GatewayClient, find_serving
 
 Progress = Callable[[str, float], None]
@@ -92,6 +92,7 @@ def start_serving(
     command += ["--base-model", str(base_model), "--policy", policy, "--port", str(port), "--dir", str(data.root)]
     began = time.monotonic()
     output = data.root / "logs" / "serve-output.log"  # what it prints, of which it writes the log's lines to serve.log
+    make_room(output)
     process = GuardedProcess([*command, *options], log=output, env={**os.environ, **(env or {})}, grace_s=20.0)
     try:
         while (record := find_serving(data)) is None:

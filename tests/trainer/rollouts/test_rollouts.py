@@ -18,6 +18,7 @@ from spool import read_spans
 from arttrace.records import semconv
 from arttrace.system.errors import RolloutError
 from arttrace.system.paths import DataDir
+from trainer.output.log import MAX_BYTES
 from trainer.rollouts.workers import RolloutJob, RolloutResult, RolloutWorkers
 
 _AGENT = '''
@@ -178,6 +179,36 @@ def test_a_run_that_takes_too_long_is_ended_with_what_it_started(agent: Path, da
         assert {result.error for result in results if result.lost} == {"it took longer than 2 s"}
         assert sum(result.lost for result in results) == 4  # more than the deaths of its own that a worker may have
     _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
+
+
+def test_what_runs_print_is_rotated_when_workers_start(agent: Path, data: DataDir) -> None:
+    log = data.root / "logs" / "rollouts.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * MAX_BYTES)
+    with RolloutWorkers(f"{agent}:answer", data, workers=2) as workers:
+        workers.run([RolloutJob({"x": x}) for x in range(4)])
+    assert log.with_name("rollouts.log.1").stat().st_size == MAX_BYTES
+    assert "printed while running" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [("os._exit(7)", "exit code 7"), ("os.closerange(3, 256); time.sleep(60)", "it closed the pipe of its results")],
+)
+def test_a_worker_that_is_lost_is_ended_with_what_it_started(agent: Path, data: DataDir, how: str, why: str) -> None:
+    agent.write_text(
+        "import os, subprocess, sys, time\n"
+        "def work(log):\n"
+        "    if not log:\n        return 6\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "    with open(log, 'w') as file:\n        file.write(f'{os.getpid()} {child.pid}')\n"
+        f"    {how}\n"
+    )
+    log = agent.parent / "processes"
+    with RolloutWorkers(f"{agent}:work", data, concurrency=1) as workers:
+        lost, good = workers.run([RolloutJob({"log": str(log)}), RolloutJob({"log": ""})])
+        assert (lost.error, lost.lost, good.result) == (f"the rollout worker died ({why})", True, 6)
+        _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
 
 
 def test_plain_functions_run_in_threads_of_several_workers(agent: Path, data: DataDir) -> None:

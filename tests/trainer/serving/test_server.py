@@ -89,7 +89,8 @@ def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
     data = DataDir(tmp_path / "data")
     logs = data.root / "logs"
     logs.mkdir(parents=True)
-    (logs / "serve.log").write_bytes(b"x" * MAX_BYTES)
+    for name in ("serve.log", "serve-output.log"):
+        (logs / name).write_bytes(b"x" * MAX_BYTES)
     for step in (1, 2, 10):
         version = write_adapter(data.policies / "policy" / f"policy@{step}", b"w%d" % step)
         if step != 10:  # half written: without its manifest
@@ -104,7 +105,7 @@ def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
         assert data.serving.exists()
     with start_serving(data, base_model, options=options) as again:
         assert again.client().status().current == "policy@2"
-    assert (logs / "serve.log.1").stat().st_size == MAX_BYTES
+    assert [(logs / f"{name}.log.1").stat().st_size for name in ("serve", "serve-output")] == [MAX_BYTES] * 2
     assert "newest version: policy@2" in (logs / "serve.log").read_text(), "in a new file"
 
 
