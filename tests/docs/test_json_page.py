@@ -141,7 +141,7 @@ def test_what_training_would_do_and_did(root: Path, capsys: pytest.CaptureFixtur
     check("train --dry-run", json.loads(capsys.readouterr().out))
     _print_plan(checkpoints, OfflinePlan("sft"), as_json=True)
     check("train --method sft --dry-run", json.loads(capsys.readouterr().out))
-    print_step(STEP, served=False, as_json=True)
+    print_step(STEP, as_json=True)
     check("train", json.loads(capsys.readouterr().out))
     arguments = {"question": "why?"}
     _show_plan(ReplayPlan((RecordedInput("agent:answer", arguments, "g"),)), "agent:answer", 2, True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from arttrace.system.paths import DataDir
 from trainer.serving import GatewayClient, GatewayStatus, PublishReport, find_serving
+from trainer.serving.base_models import require_served
 from trainer.serving.client import GatewayGone, NotDrained
 
 FIRST_DRAIN_S, LONGEST_DRAIN_S = 30.0, 600.0
@@ -14,16 +15,20 @@ FIRST_DRAIN_S, LONGEST_DRAIN_S = 30.0, 600.0
 
 class FoundGateway:
     """Publishes where `arttrace serve` runs for the policy. While it never did, there is nobody to publish to; once it
-    did, its absence is a failure that may pass: GatewayGone.
+    did, its absence is a failure that may pass: GatewayGone. Where it runs on another model than `base_model`, every
+    method raises TrainingError.
 
-    Requests get a short time to end before a sleep, longer each time they do not: while they end no others pass.
+    Requests get `first_drain_s` to end before a sleep, longer each time they do not: while they end no others pass.
     """
 
-    def __init__(self, data: DataDir, policy: str) -> None:
+    def __init__(
+        self, data: DataDir, policy: str, base_model: Path | None = None, *, first_drain_s: float | None = None
+    ) -> None:
         self._data = data
         self._policy = policy
+        self._base_model = base_model
         self._seen = False
-        self._drain_s = FIRST_DRAIN_S
+        self._first_drain_s = self._drain_s = FIRST_DRAIN_S if first_drain_s is None else first_drain_s
 
     def publish(self, step: int, path: Path) -> PublishReport | None:
         """As GatewayClient.publish; None when nobody serves."""
@@ -57,7 +62,7 @@ class FoundGateway:
                 self._drain_s = min(2 * self._drain_s, LONGEST_DRAIN_S)
             client.close()
             raise
-        self._drain_s = FIRST_DRAIN_S
+        self._drain_s = self._first_drain_s
 
         def wake_and_close() -> None:
             wake()
@@ -68,6 +73,7 @@ class FoundGateway:
     def _client(self) -> GatewayClient | None:
         serving = find_serving(self._data)
         if serving is not None and serving.policy == self._policy:
+            require_served(serving, self._policy, self._base_model)
             self._seen = True
             return GatewayClient(serving.url)
         if self._seen:

@@ -14,11 +14,10 @@ from trainer.learner import LearnerConfig
 from trainer.offline.plan import OfflinePlan, Tell
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
-from trainer.serving import GatewayClient
 from trainer.step.engines import engines_asleep
 from trainer.step.phases import Clock, Phase
 from trainer.step.retry import no_retry
-from trainer.step.version import complete_step
+from trainer.step.version import PublishingGateway, complete_step
 
 
 def load_tokenizer(base_model: Path) -> Any:
@@ -48,7 +47,7 @@ def load_tokenizer(base_model: Path) -> Any:
 def train_offline(
     store: AnyStore,
     checkpoints: Checkpoints,
-    gateway: GatewayClient | None,
+    gateway: PublishingGateway | None,
     base_model: Path,
     plan: OfflinePlan,
     config: LearnerConfig,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from arttrace.records.policy import PolicyStep
 from arttrace.system.errors import TrainingError
+from trainer.gateway.status import ServingFile
 from trainer.policies.base_weights import weights_digest
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.hub import hub_name
@@ -27,6 +28,22 @@ def require_base(manifest: PolicyStep, given: str | Path) -> None:
     if Path(given).is_dir() and not Path(recorded).exists():
         hint += f" If both are the same model: ln -s {given} {recorded}"
     raise TrainingError(f"{manifest.version} is a LoRA on {recorded}, not on {given}.", hint)
+
+
+def require_served(serving: ServingFile | None, policy: str, base_model: Path | None) -> None:
+    """Raise TrainingError if the running gateway would serve the result as another policy's version."""
+    if serving is None:
+        return
+    if serving.policy != policy:
+        raise TrainingError(
+            f"`arttrace serve` runs on this directory for the policy {serving.policy!r}, not {policy!r}.",
+            f"Train {serving.policy!r}, or restart it with --policy {policy}.",
+        )
+    if base_model is not None and base_model.resolve() != Path(serving.base_model).resolve():
+        raise TrainingError(
+            f"`arttrace serve` runs on this directory with the base model {serving.base_model}, not {base_model}.",
+            "Leave --base-model out, or restart it with the other base model.",
+        )
 
 
 def require_base_of_newest(checkpoints: Checkpoints, given: Path) -> None:

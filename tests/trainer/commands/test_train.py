@@ -342,7 +342,7 @@ def test_the_line_of_a_step_says_that_the_floor_held(capsys: pytest.CaptureFixtu
     metrics |= {"grad_norm": 0.005, "groups_floored": 1.0}
     consumed = tuple(Consumed(f"t{n}", "r") for n in range(32))
     done = PolicyStep(policy="policy", step=4, adapter="policy@4", consumed=consumed, metrics=metrics)
-    print_step(done, served=False, as_json=False)
+    print_step(done, as_json=False)
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == [
         "policy@4: 32 trajectories in 4 groups, 1280 tokens trained, reward 0.500 (spread 0.260), loss 0.0014, "
@@ -350,7 +350,7 @@ def test_the_line_of_a_step_says_that_the_floor_held(capsys: pytest.CaptureFixtu
         "  1 of 4 groups have rewards so close that they were divided by the floor, and count for less: --std-floor",
     ]
     quiet = msgspec.structs.replace(done, metrics=metrics | {"groups_floored": 0.0})
-    print_step(quiet, served=False, as_json=False)
+    print_step(quiet, as_json=False)
     assert "floor" not in capsys.readouterr().out
 
 

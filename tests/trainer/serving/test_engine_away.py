@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from daemon_site import until
 from recorded_runs import recorded_group
 from stand_in_engine import engine_in_a_thread, write_adapter
@@ -16,6 +20,9 @@ from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.store import Store
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
+from trainer.commands.train.cli import command as train
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import Sample, StepMetrics
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import GatewayClient, start_serving
 from trainer.step.phases import Clock
@@ -23,12 +30,19 @@ from trainer.step.version import complete_step, finish_open_step
 
 
 class Weights:
-    """Of a learner that has made its step."""
+    """Of a learner that has made its step, which does nothing."""
 
     base_weights = ""
+    progress: Any = None
 
-    def __init__(self, weights: bytes, folder: Path) -> None:
+    def __init__(self, weights: bytes, folder: Path, during: Callable[[], object] = lambda: None) -> None:
         self.made = write_adapter(folder / weights.decode(), weights)
+        self.config = LearnerConfig()
+        self._during = during
+
+    def step(self, samples: Sequence[Sample], *, current_version: str | None = None) -> StepMetrics:
+        self._during()
+        return StepMetrics(trajectories=len(samples))
 
     def save_adapter(self, directory: Path) -> None:
         for file in self.made.iterdir():
@@ -97,3 +111,30 @@ def test_a_version_that_was_made_while_the_server_started_is_served_when_it_is_u
             engine.grow_warm()
         with starting.result(), contextlib.closing(GatewayClient(starting.result().url)) as gateway:
             until(lambda: gateway.status().step == 1)
+
+
+@pytest.mark.parametrize("served", ["base", "another"])
+def test_a_version_is_published_where_the_server_came_up_while_it_was_made(
+    tmp_path: Path, base_model: Path, served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append(recorded_group("g", [0.0, 1.0]))
+    shutil.copytree(base_model, tmp_path / "another")
+    with engine_in_a_thread(served) as engine, contextlib.ExitStack() as stack:
+
+        def serve() -> None:
+            stack.enter_context(start_serving(data, tmp_path / served, options=["--vllm-url", engine.url]))
+
+        learner = Weights(b"w1", tmp_path, during=serve)
+        monkeypatch.setattr("trainer.commands.train.grpo.make_learner", lambda *_: learner)
+        ran = CliRunner().invoke(train, ["--dir", str(data.root), "--base-model", str(base_model)])
+        loaded = [name for what, name in engine.log if what == "load"]
+        if served == "base":
+            assert ran.exception is None, ran.output
+            assert "served: policy@1 answers from the next call on" in ran.stdout
+            assert loaded == ["policy@1"]
+        else:
+            why = "policy@1 was made and is not served yet: `arttrace serve` runs on this directory with the base model"
+            assert f"{why} {tmp_path / 'another'}, not {base_model}" in str(ran.exception), ran.output
+            assert loaded == []

@@ -19,15 +19,16 @@ from trainer.commands.train.grpo import print_plan, train_grpo
 from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import OfflineTerms, run_offline
 from trainer.commands.train.orders import take_orders
-from trainer.commands.train.report import base_model_to_train, require_base_model, require_served
+from trainer.commands.train.report import base_model_to_train, require_base_model
 from trainer.commands.train.settings import TrainSettings, not_read
+from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner import LearnerConfig
 from trainer.output.log import LogFormat, log_format_option
 from trainer.policies.checkpoints import Checkpoints
-from trainer.serving import GatewayClient, find_serving
-from trainer.serving.base_models import require_base_of_newest
+from trainer.serving import find_serving
+from trainer.serving.base_models import require_base_of_newest, require_served
 from trainer.step.reported import Reporting
 from trainer.step.version import finish_open_step
 
@@ -162,6 +163,7 @@ def command(
         take_orders(data, policy, require_base_model(directory))
         return
     checkpoints = Checkpoints(data.policies, policy)
+    gateway = FoundGateway(data, policy, directory, first_drain_s=LONGEST_DRAIN_S)
     report_to = () if dry_run else daemon.report_to
     reported_config = {"method": method, **msgspec.to_builtins(learner)}
     with (
@@ -173,7 +175,7 @@ def command(
             require_served(serving, policy, directory)
             if directory is not None:
                 require_base_of_newest(checkpoints, directory)
-            finish_open_step(store, checkpoints, GatewayClient(serving.url) if serving else None)
+            finish_open_step(store, checkpoints, gateway)
             reporting.catch_up()
             if method == "grpo" and (note := routing_note(directory)):
                 click.echo(f"note: {note}", err=True)
@@ -183,7 +185,7 @@ def command(
             train_grpo(
                 store,
                 checkpoints,
-                serving,
+                gateway,
                 directory,
                 learner,
                 steps=steps,
@@ -205,7 +207,7 @@ def command(
             run_offline(
                 store,
                 checkpoints,
-                serving,
+                gateway,
                 directory,
                 terms,
                 learner,

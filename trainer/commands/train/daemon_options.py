@@ -28,7 +28,6 @@ from trainer.commands.train.report import (
     base_model_to_train,
     print_step,
     require_base_model,
-    require_served,
     step_line,
 )
 from trainer.daemon.config import DaemonConfig, load_config, names
@@ -43,7 +42,7 @@ from trainer.output.log import LogFormat, ProblemShownElsewhere, ShownElsewhere,
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES, Keep
 from trainer.serving import ServingFile
-from trainer.serving.base_models import require_base_of_newest
+from trainer.serving.base_models import require_base_of_newest, require_served
 from trainer.step.reporters import open_reporters
 from trainer.step.signals import ended_by_signals, stop_on_signals
 
@@ -168,7 +167,7 @@ def _run(
 
         def stepped(done: PolicyStep) -> None:
             say(ShownElsewhere(step_line(done)))
-            print_step(done, served="publish_logprob_change" in done.metrics, as_json=as_json)
+            print_step(done, as_json=as_json)
 
         daemon = Daemon(
             config,
@@ -176,7 +175,7 @@ def _run(
             base_model=base_model,
             store=store,
             learner=loaded,
-            gateway=FoundGateway(data, policy),
+            gateway=FoundGateway(data, policy, base_model),
             judge=judge or None,
             reporters=open_reporters(
                 config.report_to, checkpoints.directory, policy, config.model_dump(mode="json"), say

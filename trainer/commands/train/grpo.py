@@ -23,11 +23,11 @@ from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import teaches
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
-from trainer.serving import GatewayClient, ServingFile
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
+from trainer.step.version import PublishingGateway
 
 _SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
 _SKIPPED_HINT = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
@@ -37,7 +37,7 @@ _INTERRUPTED = 130
 def train_grpo(
     store: AnyStore,
     checkpoints: Checkpoints,
-    serving: ServingFile | None,
+    gateway: PublishingGateway,
     base_model: Path | None,
     learner: LearnerConfig,
     *,
@@ -84,9 +84,7 @@ def train_grpo(
     coming = batches()
     batch, clock = next(coming)  # before the imports that take seconds
     base_model = require_base_model(base_model)
-    gateway = GatewayClient(serving.url) if serving else None
-    if gateway:
-        gateway.status()
+    gateway.status()
     # A share that teaches nothing makes no version, so that the batch of the next one stays as it is until its turn.
     ready: list[tuple[TrainingBatch, Clock] | None] = []  # None: nothing to learn
     while not teaches(batch.samples, learner):
@@ -129,7 +127,7 @@ def train_grpo(
             if done is None:
                 print_skip(as_json)
             else:
-                print_step(done, served=serving is not None, as_json=as_json)
+                print_step(done, as_json=as_json)
                 reporting.catch_up()
 
 

@@ -22,9 +22,9 @@ from trainer.learner import LearnerConfig
 from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
 from trainer.offline.step import load_tokenizer, train_offline
 from trainer.policies.checkpoints import Checkpoints
-from trainer.serving import GatewayClient, ServingFile
 from trainer.step.left_out import left_out_lines
 from trainer.step.reported import Reporting
+from trainer.step.version import PublishingGateway
 
 
 class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):
 def run_offline(
     store: AnyStore,
     checkpoints: Checkpoints,
-    serving: ServingFile | None,
+    gateway: PublishingGateway,
     base_model: Path | None,
     terms: OfflineTerms,
     learner: LearnerConfig,
@@ -59,7 +59,6 @@ def run_offline(
         return
     require_examples(plan)
     _tell_plan(checkpoints.policy, plan, "is", err=True)
-    gateway = GatewayClient(serving.url) if serving else None
     reporting.begin()
     say(f"loading {base_model}")
     done = train_offline(
@@ -72,7 +71,7 @@ def run_offline(
         progress=lambda total: Progress(total, "optimizer steps"),
         keep_states=keep_states,
     )
-    print_step(done, served=serving is not None, as_json=as_json)
+    print_step(done, as_json=as_json)
     sys.stdout.flush()
     reporting.catch_up()
 

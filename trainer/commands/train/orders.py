@@ -33,8 +33,8 @@ from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.line_pipes import LinesIn, answers
 from trainer.commands.train.offline import OfflineTerms, plan_offline
-from trainer.commands.train.report import require_served
 from trainer.commands.train.settings import TrainSettings, parse_settings
+from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
 from trainer.grpo.shares import build, choose_groups, share_out
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
@@ -44,8 +44,8 @@ from trainer.learner.machine.fitting import FITTED
 from trainer.offline.plan import require_examples
 from trainer.offline.step import train_offline
 from trainer.policies.checkpoints import Checkpoints
-from trainer.serving import GatewayClient, find_serving
-from trainer.serving.base_models import require_base_of_newest
+from trainer.serving import find_serving
+from trainer.serving.base_models import require_base_of_newest, require_served
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
@@ -180,11 +180,10 @@ class OrderedTrainer:
         self._reported = reported_steps(checkpoints, store)
         self._consumed: dict[str, set[str]] = {}  # by method; nobody else makes versions meanwhile
 
-    def gateway(self) -> GatewayClient | None:
-        """The gateway that runs for the policy now. Raises TrainingError when it serves another one."""
-        serving = find_serving(self._data)
-        require_served(serving, self._checkpoints.policy, self._base_model)
-        return GatewayClient(serving.url) if serving else None
+    def gateway(self) -> FoundGateway:
+        """The gateway that runs for the policy. Raises TrainingError when it serves another one now."""
+        require_served(find_serving(self._data), self._checkpoints.policy, self._base_model)
+        return FoundGateway(self._data, self._checkpoints.policy, self._base_model, first_drain_s=LONGEST_DRAIN_S)
 
     def prepare(self, config: LearnerConfig) -> Learner:
         """The learner at the newest version, with this config; made anew only if the config requires it."""
@@ -269,7 +268,7 @@ class OrderedTrainer:
         for share in shares:
             yield self._step(settings, build(self._store, share), gateway)
 
-    def _step(self, settings: TrainSettings, groups: list[Group], gateway: GatewayClient | None) -> _Step:
+    def _step(self, settings: TrainSettings, groups: list[Group], gateway: FoundGateway) -> _Step:
         self._require_wanted()
         learner = self.prepare(settings.learner)
         loop = PolicyTrainer(
@@ -293,7 +292,7 @@ class OrderedTrainer:
         return done, batch.left_out
 
     def _train_offline(
-        self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None, gateway: GatewayClient | None
+        self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None, gateway: FoundGateway
     ) -> _Step:
         self._require_wanted()
         terms = OfflineTerms(

@@ -27,22 +27,6 @@ def base_model_to_train(named: str | Path | None, serving: ServingFile | None) -
     return Path(serving.base_model) if serving else None
 
 
-def require_served(serving: ServingFile | None, policy: str, base_model: Path | None) -> None:
-    """Raise TrainingError if the running gateway would serve the result as another policy's version."""
-    if serving is None:
-        return
-    if serving.policy != policy:
-        raise TrainingError(
-            f"`arttrace serve` runs on this directory for the policy {serving.policy!r}, not {policy!r}.",
-            f"Train {serving.policy!r}, or restart it with --policy {policy}.",
-        )
-    if base_model is not None and base_model.resolve() != Path(serving.base_model).resolve():
-        raise TrainingError(
-            f"`arttrace serve` runs on this directory with the base model {serving.base_model}, not {base_model}.",
-            "Leave --base-model out, or restart it with the other base model.",
-        )
-
-
 def require_base_model(base_model: Path | None) -> Path:
     """The model to train, checked before the imports that take seconds."""
     if base_model is None:
@@ -122,7 +106,7 @@ def step_line(done: PolicyStep) -> str:
     )
 
 
-def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
+def print_step(done: PolicyStep, *, as_json: bool) -> None:
     """Print a new version, as text or as JSON."""
     if as_json:
         click.echo(json.dumps({"version": done.version, "adapter": done.adapter, "metrics": done.metrics}))
@@ -135,10 +119,10 @@ def print_step(done: PolicyStep, *, served: bool, as_json: bool) -> None:
             "and count for less: --std-floor"
         )
     click.echo(f"  adapter: {done.adapter}")
-    if served:
+    if (change := m.get("publish_logprob_change")) is not None:
         click.echo(
             f"  served: {done.version} answers from the next call on "
-            f"(log-probabilities of the probe moved by up to {m['publish_logprob_change']:.3g})"
+            f"(log-probabilities of the probe moved by up to {change:.3g})"
         )
     else:
         click.echo("  not served: start `arttrace serve --base-model DIR` on this directory to serve it")
