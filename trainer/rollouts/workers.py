@@ -29,6 +29,8 @@ from trainer.output.log import make_room
 __all__ = ["RolloutJob", "RolloutResult", "RolloutWorkers"]
 
 _GRACE_S = 6.0
+_READ_OUT_S = 2.0
+"""How long what a worker has said before its end is read for."""
 _RESTARTS_PER_RUN = 3
 _ASKED_AGAIN_S = 0.5
 
@@ -161,7 +163,8 @@ class RolloutWorkers:
         """When the run that began first has had its time."""
         if self._timeout_s is None:
             return None
-        began = [began for worker in self._workers for _, began in worker.under_way.values()]
+        timed = [worker for worker in self._workers if worker.ended_because is None]
+        began = [began for worker in timed for _, began in worker.under_way.values()]
         return min(began) + self._timeout_s if began else None
 
     def _end_late(self) -> None:
@@ -219,7 +222,7 @@ class RolloutWorkers:
 
 
 class _WorkerProcess:
-    """One worker: its process, the jobs it has, and a thread that passes its messages on (None: it is gone)."""
+    """One worker: its process, the jobs it has, and threads that pass its messages on (None: it is gone)."""
 
     def __init__(
         self,
@@ -247,7 +250,11 @@ class _WorkerProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._jobs: IO[bytes] = self._process.stdin
-        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True, name="rollout results").start()
+        listening = threading.Thread(
+            target=self._listen, args=(self._process.stdout,), daemon=True, name="rollout results"
+        )
+        listening.start()
+        threading.Thread(target=self._watch, args=(listening,), daemon=True, name="rollout worker").start()
 
     @property
     def alive(self) -> bool:
@@ -293,6 +300,12 @@ class _WorkerProcess:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             for line in messages:
                 self._inbox.put((self, _messages.decode(line)))
+        self._inbox.put((self, None))
+
+    def _watch(self, listening: threading.Thread) -> None:
+        """It is gone when it has ended, though what its code forked and left may hold the pipe open for ever."""
+        self._process.wait()
+        listening.join(_READ_OUT_S)
         self._inbox.put((self, None))
 
 

@@ -211,6 +211,33 @@ def test_a_worker_that_is_lost_is_ended_with_what_it_started(agent: Path, data: 
         _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
 
 
+@pytest.mark.parametrize("end", ["time.sleep(600)", "os._exit(7)"])
+def test_what_a_run_forked_and_left_does_not_hold_up_the_others(
+    agent: Path, data: DataDir, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that it forked, as a daemon does, has its pipes, and does not end with it."""
+    agent.write_text(
+        "import os, time\n"
+        "def work(log):\n"
+        "    if not log:\n        return 6\n"
+        "    if os.fork() == 0:\n        os.setsid()\n        open(log, 'w').write(str(os.getpid()))\n"
+        "        time.sleep(600)\n"
+        f"    while not os.path.exists(log) or not open(log).read():\n        time.sleep(0.01)\n    {end}\n"
+    )
+    log = agent.parent / "forked"
+    try:
+        with RolloutWorkers(f"{agent}:work", data, concurrency=1, timeout_s=3) as workers:
+            looks: list[None] = []
+            late = workers._end_late
+            monkeypatch.setattr(workers, "_end_late", lambda: looks.append(None) or late())
+            lost, good = workers.run([RolloutJob({"log": str(log)}), RolloutJob({"log": ""})])
+            why = "the rollout worker died (exit code 7)" if "exit" in end else "it took longer than 3 s"
+            assert (lost.error, lost.lost, good.result) == (why, True, 6)
+            assert len(looks) < 10, "it waits, and does not look over and over"
+    finally:
+        os.kill(int(log.read_text()), signal.SIGKILL)
+
+
 def test_plain_functions_run_in_threads_of_several_workers(agent: Path, data: DataDir) -> None:
     with RolloutWorkers(f"{agent}:plain", data, workers=2, concurrency=4) as workers:
         ran = [str(result.result).split() for result in workers.run([RolloutJob({"x": x}) for x in range(8)])]
