@@ -134,10 +134,13 @@ def logging_to(name: str, folder: Path, log_format: LogFormat) -> Iterator[Calla
     logger.addHandler(on_screen)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = RotatingFileHandler(folder / f"{name}.log", maxBytes=MAX_BYTES, backupCount=_KEPT, encoding="utf-8")
+        path = folder / f"{name}.log"
+        file = RotatingFileHandler(
+            path, maxBytes=MAX_BYTES, backupCount=_KEPT, encoding="utf-8", errors="backslashreplace"
+        )
         file.setFormatter(_Json("utf-8") if as_json else _Text())
         file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: the screen has the line
-        (folder / f"{name}.log").chmod(0o600)
+        path.chmod(0o600)
         logger.addHandler(file)
     except OSError as error:
         logger.warning("no log file: %s", error)

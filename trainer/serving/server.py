@@ -28,7 +28,7 @@ from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.vllm.cards import cards, first_is_free, share
 from trainer.gateway.engines.vllm.engine import EngineOptions, cards_of_engine, max_lora_rank, serves_on_cpu
 from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
-from trainer.gateway.engines.vllm.model import make_probe
+from trainer.gateway.engines.vllm.model import make_probe, require_utf8
 from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
 from trainer.gateway.http.server import gateway_server
@@ -88,6 +88,7 @@ def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Poli
             f"listening on {options.host} lets others in without asking who they are",
             "Give a key with --api-key-file or $ARTTRACE_API_KEY, or leave --host at 127.0.0.1.",
         )
+    require_utf8(options.data.root)
     for url in options.vllm_urls:
         if not url.lower().startswith(("http://", "https://", "unix:")):
             raise ServingError(

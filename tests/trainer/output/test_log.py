@@ -32,6 +32,12 @@ def test_lines_have_time_and_level(tmp_path: Path, capsys: pytest.CaptureFixture
     assert file.stat().st_mode & 0o077 == 0
 
 
+def test_a_line_with_a_name_that_is_no_utf_8_is_in_the_file(tmp_path: Path) -> None:
+    with logging_to("serve", tmp_path, "text") as say:
+        say("starting vLLM with " + os.fsdecode(b"/models/caf\xe9"))
+    assert "starting vLLM with /models/caf\\udce9\n" in (tmp_path / "serve.log").read_text()
+
+
 def test_as_json_each_line_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with logging_to("daemon", tmp_path, "json") as say:
         say('skipped: "ä"\nand more')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -293,6 +294,17 @@ def test_a_missing_model_and_a_missing_engine_are_reported(base_model: Path, tmp
     with engine_in_a_thread("another") as another, pytest.raises(ServingError, match="is not the expected") as refused:
         start_serving(data, base_model, options=["--vllm-url", another.url])
     assert "Traceback" not in str(refused.value) + (data.root / "logs" / "serve-output.log").read_text()
+
+
+@pytest.mark.parametrize("what", ["model", "data"])
+def test_a_directory_whose_name_is_no_utf_8_is_refused_at_once(base_model: Path, tmp_path: Path, what: str) -> None:
+    """Neither serving.json nor a manifest could name it."""
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(base_model, odd)
+    model, data = (odd, tmp_path / "data") if what == "model" else (base_model, odd)
+    ran = arttrace("serve", "--base-model", str(model), "--dir", str(data), "--vllm-url", "http://127.0.0.1:9")
+    assert ran.returncode == 1
+    assert re.search(r"^error: the name of the directory '.*/caf\\udce9' is not UTF-8$", ran.stderr, re.MULTILINE)
 
 
 def test_a_card_that_is_asked_for_and_missing_is_reported_at_once(

@@ -35,6 +35,7 @@ def read_model(directory: Path) -> ModelShape:
     hint = "--base-model takes a directory with config.json, weights and tokenizer, as save_pretrained writes it."
     if not directory.is_dir():
         raise ServingError(f"there is no model directory {directory}", hint)
+    require_utf8(directory)
     try:
         config: dict[str, Any] = msgspec.json.decode((directory / "config.json").read_bytes(), type=dict[str, Any])
         text = config.get("text_config") or config
@@ -57,6 +58,16 @@ def read_model(directory: Path) -> ModelShape:
             f"{directory / 'config.json'} does not describe a causal language model ({error!r})"
         ) from None
     return shape
+
+
+def require_utf8(directory: Path) -> None:
+    """Raises ServingError where JSON cannot hold the directory's name: serving.json and manifests name it."""
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError:
+        raise ServingError(
+            f"the name of the directory {str(directory)!a} is not UTF-8", "Rename it, or name a link to it."
+        ) from None
 
 
 def kv_cache_gib(shape: ModelShape, max_model_len: int, *, sequences: int = 64) -> int:
