@@ -94,7 +94,7 @@ def _panel(state: DaemonState, running: bool, serving: ServingFile | None, now_n
 
 
 def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_ns: int) -> list[tuple[str, str]]:
-    since = duration_text((now_ns - state.since_ns) / 1e9)
+    since = duration_text(max(now_ns - state.since_ns, 0) / 1e9)  # 0 where the clock stepped back
     doing = f"{state.state} for {since}, process {state.pid}"
     if not running and state.state in (STOPPED, FAILED):
         doing = f"{state.state}, {since} ago"
@@ -111,10 +111,10 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         lines.append(("served", "no: `arttrace serve` does not run for it"))
     queue = state.queue
     lines.append(("groups", f"{queue.ready} ready, {queue.waiting} waiting for more runs"))
-    if state.pauses:
-        at = max(min(one.until_ns for one in state.pauses) - now_ns, 0)
+    if paused := [one for one in state.pauses if one.until_ns > now_ns]:
+        at = min(one.until_ns for one in paused) - now_ns
         wait = "1 group of them waits" if queue.paused == 1 else f"{queue.paused} groups of them wait"
-        shown = f"{len(state.pauses)} whose rewards were all equal, {wait}"
+        shown = f"{len(paused)} whose rewards were all equal, {wait}"
         lines.append(("scenarios skipped", f"{shown}; the next is looked at again in {duration_text(at / 1e9)}"))
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))

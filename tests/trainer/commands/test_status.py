@@ -151,6 +151,25 @@ def test_scenarios_that_are_skipped_for_a_while_are_counted(tmp_path: Path) -> N
     assert "2 whose rewards were all equal, 1 group of them waits; the next is looked at again in 2 h 0 min" in shown
 
 
+def test_scenarios_whose_pause_is_over_are_not_counted(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    ends = {"a": time.time_ns() - 1, "b": time.time_ns() + 2 * 3600 * 10**9}
+    for pauses, line in ((ends, "1 whose rewards were all equal, 0 groups"), ({"a": 1}, "")):
+        state = DaemonState(policy="policy", pauses=tuple(Pause(key, 1, end) for key, end in pauses.items()))
+        write_state(directory, state)
+        shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
+        assert (f"scenarios skipped {line}" in shown) == bool(line), shown
+        assert ("looked at again in 2 h 0 min" in shown) == bool(line)
+
+
+def test_a_clock_that_stepped_back_gives_no_time_below_zero(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    write_state(directory, DaemonState(policy="policy", state="stopped", since_ns=time.time_ns() + 3600 * 10**9))
+    assert "stopped, 0 s ago" in CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout
+
+
 def test_the_numbers_of_an_older_daemon_that_lack_one_are_shown(tmp_path: Path) -> None:
     directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
     directory.mkdir(parents=True)
