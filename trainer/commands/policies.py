@@ -23,7 +23,7 @@ from trainer.policies.checkpoints import Checkpoints, can_name_a_policy
 from trainer.policies.export import export_adapter, export_merged, fork
 from trainer.policies.files import STATE
 from trainer.policies.retention import Keep, to_prune
-from trainer.serving import GatewayClient, GatewayStatus, find_serving
+from trainer.serving import GatewayClient, find_serving
 from trainer.serving.base_models import require_base
 
 _WHOLE = 1e12
@@ -290,19 +290,16 @@ def _weights(data: DataDir, found: PolicyStep) -> Path:
 
 
 def _served(data: DataDir, policy: str) -> set[int]:
-    """The steps that the gateway has loaded, none if it does not run."""
-    status = _status(data, policy)
-    return status.loaded_steps if status else set()
-
-
-def _status(data: DataDir, policy: str) -> GatewayStatus | None:
+    """The steps that the gateway has loaded, or at least the one that answers, where it says no more; none if it does
+    not run."""
     serving = find_serving(data)
     if serving is None or serving.policy != policy:
-        return None
+        return set()
     client = GatewayClient(serving.url)
     try:
-        return client.status()
+        return client.status().loaded_steps
     except ServingError:
-        return None
+        _, _, step = serving.version.rpartition("@")
+        return {int(step)} if step.isdecimal() else set()
     finally:
         client.close()

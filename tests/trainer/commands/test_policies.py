@@ -9,9 +9,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from recorded_runs import recorded_group
+from reserved_port import reserved_port
 from tiny_model import make_adapter, make_base_model
 
 from arttrace.records.policy import Consumed, PolicyStep
@@ -23,6 +25,7 @@ from trainer.commands.policies import command as policies
 from trainer.commands.status import command as status
 from trainer.commands.train.cli import command as train
 from trainer.daemon.state import DaemonState, PlannedGroup, Queue, StepPlan, write_state
+from trainer.gateway.status import ServingFile
 from trainer.grpo.batch import TrainingBatch
 from trainer.grpo.metrics import GroupReward, step_numbers
 from trainer.learner.interface import StepMetrics
@@ -160,6 +163,17 @@ def test_a_pruned_version_keeps_its_manifest_and_its_number(data: DataDir) -> No
     with pytest.raises(TrainingError, match="exists already"):
         checkpoints.write(1, lambda directory: None, checkpoints.manifest(1))
     assert isinstance(run(data, "export", "policy@1", str(data.root / "x")).exception, TrainingError)
+
+
+def test_a_version_that_answers_stays_though_the_gateway_says_nothing(data: DataDir) -> None:
+    """As where its key is not known here."""
+    with reserved_port() as port:
+        record = ServingFile(f"http://127.0.0.1:{port}", "base", "policy", os.getpid(), "", version="policy@1")
+        data.serving.write_bytes(msgspec.json.encode(record))
+        assert run(data, "prune", "--keep-best", "0", "--keep-latest", "2").stdout.startswith(
+            "pruned: policy@2, policy@3;"
+        )
+        assert [line["served"] for line in json.loads(run(data, "--json").stdout)] == [True, *[False] * 4]
 
 
 def test_a_policy_that_was_never_trained_is_not_pruned_in_silence(data: DataDir) -> None:
