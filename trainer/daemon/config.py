@@ -58,7 +58,12 @@ class DaemonConfig(BaseModel):
         300.0, ge=0, le=_LONGEST_S, description="Seconds after which a step takes fewer groups, where some are ready."
     )
     group_size: int = Field(4, ge=2, description="A group is ready when it has this many complete runs.")
-    poll: float = Field(2.0, gt=0, le=_LONGEST_S, description="Seconds between two checks of the store.")
+    poll: float = Field(
+        2.0,
+        gt=0,
+        le=_LONGEST_S,
+        description="Seconds between two checks of the store; at least four times what a check takes, up to 60.",
+    )
     judge: str | None = Field(
         None, description="Judge model that scores ready groups; without one, only rewarded runs count."
     )

@@ -70,6 +70,9 @@ from trainer.step.version import PublishingGateway
 _SHOWN_GROUPS = 20
 _LONGEST_DOUBLING = 8
 _PAUSES = 1000
+_RESTS, _LONGEST_REST_S = 4, 60.0
+"""How many times as long as a look at the store took it waits for the next one, since many runs take long, and the
+seconds that this is at most: a look may have waited for the store."""
 _EQUAL = "all rewards within each group are equal"
 
 
@@ -194,6 +197,7 @@ class Daemon:
         since: float | None = None  # when groups were first ready
         late_runs = self._retry(lambda: len(late(self._store, self._store.summaries(), self._policy)))
         while not self._stop.is_set():
+            began = time.monotonic()
             self._retry(self._store.ingest_spool)
             summaries = self._retry(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
             taken = self._unjudged | self._consumed | {one.trajectory_id for one in self.state.set_aside}
@@ -216,7 +220,8 @@ class Daemon:
                 plan = StepPlan(step + 1, tuple(ready[: config.min_groups]))
                 self._note(plan=plan, queue=msgspec.structs.replace(queue, ready=len(ready) - len(plan.groups)))
                 return plan
-            self._stop.wait(config.poll)
+            took = time.monotonic() - began
+            self._stop.wait(max(config.poll, min(_RESTS * took, _LONGEST_REST_S)))
         raise StopRequested
 
     def _round(self, plan: StepPlan) -> None:

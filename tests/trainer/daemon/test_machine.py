@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any
 
 import msgspec
+import pytest
 from daemon_site import Site, until
 from recorded_runs import recorded_group
 
@@ -78,6 +81,29 @@ def test_calls_that_a_step_does_not_train_on_are_said(site: Site) -> None:
     site.run(max_steps=1)
     assert site.learner.trained == [{"cut-0", "cut-1"}]
     assert site.said == ["quarantined: 1 call (truncated)"]
+
+
+def test_a_store_that_takes_long_to_look_at_is_looked_at_less_often(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one with a hundred thousand runs that nobody rewarded: a look every two seconds is half a core or more."""
+    waits: list[float] = []
+    summaries = site.store.summaries
+
+    def slow(**wanted: Any) -> Any:
+        time.sleep(0.05)
+        return summaries(**wanted)
+
+    def wait(seconds: float | None = None) -> bool:
+        waits.append(seconds or 0.0)
+        site.stop.set()
+        return True
+
+    monkeypatch.setattr(site.store, "summaries", slow)
+    monkeypatch.setattr(site.stop, "wait", wait)
+    site.group("only", 0.5)
+    site.daemon(min_groups=4).run()
+    assert waits[0] >= 4 * 0.05
 
 
 def test_a_step_takes_fewer_groups_when_no_more_come(site: Site) -> None:
