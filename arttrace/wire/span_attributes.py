@@ -6,9 +6,9 @@ said in `failure`.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -72,13 +72,15 @@ _USAGE_DETAILS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Decoded:
-    """A call's span: name, attributes, and what failed when the exchange itself shows a failure."""
+    """A call's span: name, attributes, and what failed when the exchange itself shows a failure. `is_done` says that a
+    stream was read up to its own end mark: nothing that came later concerns the answer."""
 
     name: str
     attributes: dict[str, Any]
     failure: Failure | None = None
+    is_done: bool = dataclasses.field(default=False, compare=False)
 
 
 class SpanDraft:
@@ -91,6 +93,7 @@ class SpanDraft:
         self.cut: list[str] = []
         self.content = content
         self.limit = limit
+        self._is_done = False
         self._operation = operation
         self._exchange = exchange
 
@@ -219,6 +222,7 @@ class SpanDraft:
 
     def stream_ended(self, *, done: bool, whole: bool) -> None:
         """Say that a stream was cut: `done` is its own end mark, `whole` that everything before it had come."""
+        self._is_done = done
         if not done and self._exchange.ending != "complete":
             self.put(semconv.INTERRUPTED, self._exchange.ending)
         elif not done and not whole:
@@ -231,7 +235,7 @@ class SpanDraft:
         if self.cut:
             self.put(semconv.TRUNCATED, self.cut)
         model = self.attributes.get(semconv.REQUEST_MODEL, "")
-        return Decoded(f"{self._operation} {model}".strip(), self.attributes, failure)
+        return Decoded(f"{self._operation} {model}".strip(), self.attributes, failure, self._is_done)
 
 
 def usage_attributes(usage: Mapping[str, Any]) -> dict[str, Any]:

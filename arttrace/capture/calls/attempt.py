@@ -48,6 +48,11 @@ class Attempt:
         self.body.append(data)
         self.body_size += len(data)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether OpenAI's end mark of a stream was read: its client hands on nothing that breaks off later."""
+        return b"data: [DONE]" in b"".join(self.body[-2:])
+
     def fail(self, attributes: dict[str, Any]) -> None:
         """Note when and why the attempt failed; the first reason counts."""
         if self.failed is None:

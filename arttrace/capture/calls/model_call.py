@@ -287,7 +287,7 @@ class ModelCall:
         if not self._attempts or ending not in ("complete", "error"):
             return None
         status = self._attempts[-1].status
-        if status is None or ending == "error":
+        if status is None or (ending == "error" and not self._attempts[-1].is_done):
             return "no answer" if error is None else describe_error(error)[0]
         return f"status {status}" if status == 429 or status >= 500 else None
 
@@ -337,7 +337,8 @@ class ModelCall:
             decoded = decode(exchange, content=self.capture_content != "off", limit=MAX_CONTENT_BYTES)
             self.span.name = decoded.name
             attributes.update(decoded.attributes)
-            failure = failure or decoded.failure
+            # The openai client reads on for a moment, to keep the connection, and gives up in silence.
+            failure = decoded.failure if decoded.is_done else failure or decoded.failure
             if self._seen is not None:
                 self._seen.ended(facts_of(attributes))
                 self._seen = None

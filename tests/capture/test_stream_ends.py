@@ -1,0 +1,84 @@
+"""Streams whose connection outlasts their own end mark, as behind a proxy or a busy server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+import arttrace
+from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+
+Spans = Callable[[], list[SpanRow]]
+ASKED: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+class _Holding(BaseHTTPRequestHandler):
+    """Says all of an answer, and keeps the connection until it is let go, or breaks it off."""
+
+    protocol_version = "HTTP/1.1"
+    let_go: threading.Event
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        choices = [{"index": 0, "delta": {"content": "whole"}, "finish_reason": "stop"}]
+        chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
+        said = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(said), said))
+        self.wfile.flush()
+        if request["model"] == "m":
+            self.let_go.wait(300)
+        self.close_connection = True
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    let_go = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Holding,), {"let_go": let_go})) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        let_go.set()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("model", ["m", "breaks off"])
+async def test_an_answer_that_was_read_to_its_end_mark_has_not_failed(model: str, url: str, spans: Spans) -> None:
+    with arttrace.trajectory(name="run"):
+        async with AsyncOpenAI(base_url=url, api_key="sk-test-0123456789", max_retries=0) as client:
+            told = [chunk async for chunk in await client.chat.completions.create(**{**ASKED, "model": model})]
+        with OpenAI(base_url=url, api_key="sk-test-0123456789", max_retries=0) as client_too:
+            assert list(client_too.chat.completions.create(**{**ASKED, "model": model})) == told
+    *calls, _ = spans()
+    assert len(calls) == 2
+    for call in calls:
+        assert call.status_code == 0
+        assert {semconv.ERROR_TYPE, semconv.INTERRUPTED}.isdisjoint(call.attributes)
+        assert call.attributes[semconv.RESPONSE_FINISH_REASONS] == ["stop"]
+
+
+async def test_a_run_that_fails_after_it_fails_by_itself(url: str, spans: Spans) -> None:
+    @arttrace.trajectory
+    async def run() -> float:
+        async with AsyncOpenAI(base_url=url, api_key="sk-test-0123456789", max_retries=0) as client:
+            async for _ in await client.chat.completions.create(**{**ASKED, "model": "breaks off"}):
+                pass
+        return 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        await run()
+    *_, root = spans()
+    assert root.attributes[semconv.ERROR_TYPE] == "ZeroDivisionError"
+    assert semconv.INTERRUPTED not in root.attributes
