@@ -24,6 +24,7 @@ from arttrace.capture.decorators import trajectory
 from arttrace.capture.export import lifecycle
 from arttrace.capture.handle import RunHandle, handle_of
 from arttrace.capture.patches import hooks
+from arttrace.records.values.users_text import plain_text
 from arttrace.system.paths import DataDir
 from arttrace.wire.content import ContentMode, Mask
 
@@ -152,12 +153,13 @@ def reward(value: float, name: str = "reward", *, trajectory_id: str | None = No
         if lifecycle.recorder().settings.disabled:
             return
         run = current_trajectory()
-        target = trajectory_id or (run.id if run else None)
+        named = None if trajectory_id is None else plain_text(trajectory_id)
+        target = named or (run.id if run else None)
         if target is None:
             logger.warning("arttrace: reward(%r) outside a trajectory and without trajectory_id was not recorded", name)
         else:
-            if trajectory_id is not None:
-                warn_unknown_run(trajectory_id)
+            if named is not None:
+                warn_unknown_run(named)
             record_reward(target, value, name)
 
 

@@ -32,6 +32,7 @@ from arttrace.capture.context.position import ScopeKind
 from arttrace.capture.context.scope import Scope, open_scope, recorded_answer
 from arttrace.capture.handle import RunHandle, handle_of
 from arttrace.capture.patches import hooks
+from arttrace.records.values.users_text import plain_text
 from arttrace.wire.content import ContentMode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,13 +70,13 @@ class ScopeDecorator:
         capture_content: ContentMode | None = None,
     ) -> None:
         self._kind: ScopeKind = kind
-        self._name = name
-        self._group = None if callable(group) else group
+        self._name = _text(name)
+        self._group = None if callable(group) else _text(group)
         self._group_rule = group if callable(group) else None
-        self._scenario = scenario
+        self._scenario = _text(scenario)
         self._tags = tags if isinstance(tags, str) else tuple(tags)
         self._metadata = dict(metadata or {})
-        self._trajectory_id = trajectory_id
+        self._trajectory_id = _text(trajectory_id)
         self._capture_content = None if capture_content is None else content_mode(capture_content, default="full")
         hooks.install()
 
@@ -145,7 +146,8 @@ class ScopeDecorator:
     def _group_by(rule: Callable[..., str], call: tuple[tuple[Any, ...], Mapping[str, Any]] | None) -> str | None:
         args, kwargs = call or ((), {})
         with _grouping:
-            return str(rule(*args, **kwargs))
+            key = rule(*args, **kwargs)
+            return None if key is None else str(key)
         return None
 
     def _wrapper(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,6 +220,11 @@ class ScopeDecorator:
         if inspect.isasyncgenfunction(plain):
             return in_async_generator
         return in_function
+
+
+def _text(value: Any) -> str | None:
+    """A name or id as text: a number, or numpy's text, is none to whoever reads the record."""
+    return None if value is None else plain_text(value)
 
 
 def _binder(signature: inspect.Signature) -> Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]:

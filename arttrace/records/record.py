@@ -9,12 +9,13 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import well_formed
+from arttrace.records.values.users_text import plain
 
 PlainRecord = Reward | Judgement | PolicyStep | Grouping
 """A record other than a span."""
 Record = SpanRow | PlainRecord
 
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=plain)
 _plain_decoder: msgspec.json.Decoder[PlainRecord] = msgspec.json.Decoder(PlainRecord)
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
@@ -24,7 +25,7 @@ def encode_record(record: Record) -> bytes:
     try:
         return _encoder.encode(record)
     except UnicodeEncodeError:  # half a surrogate pair, which a model may emit and UTF-8 cannot hold
-        return _encoder.encode(msgspec.convert(well_formed(msgspec.to_builtins(record)), Record))
+        return _encoder.encode(msgspec.convert(well_formed(msgspec.to_builtins(record, enc_hook=plain)), Record))
 
 
 def decode_record(data: bytes) -> Record:

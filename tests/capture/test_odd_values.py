@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
 import pytest
+from opentelemetry.trace import NoOpTracerProvider
 
 import arttrace
 from arttrace.records import semconv
+from arttrace.records.record import Record
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories
 
 Spans = Callable[[], list[SpanRow]]
 
@@ -131,3 +137,60 @@ def test_metadata_that_was_cut_is_marked(spans: Spans) -> None:
     (root,) = spans()
     assert root.attributes[semconv.TRUNCATED] == [semconv.METADATA]
     assert len(root.attributes[semconv.METADATA]) < 9 << 20
+
+
+class Text(str):
+    """A text of a type of its own, as a column of numpy's or a table's gives."""
+
+
+class Number(float):
+    """A number of such a type."""
+
+
+def test_names_and_ids_that_are_no_plain_text_are_recorded_as_what_they_say(
+    records: Callable[[], list[Record]], caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id: Any = UUID(int=7)
+    given: Any = {"scenario": 42, "group": ("a", 1), "tags": [Text("t")], "metadata": {Text("k"): Text("v")}}
+    name: Any = Text("look")
+    with arttrace.trajectory(trajectory_id=run_id, name=Text("agent"), **given) as run:
+        assert run.id == str(run_id)
+        with arttrace.tool(name=name):
+            pass
+        run.reward(Number(0.5), name=Text("r"))
+        arttrace.reward(1, name=3)  # type: ignore[arg-type]
+    arttrace.reward(2, trajectory_id=run_id)
+    assert caplog.text == ""
+    found = records()
+    assert [(each.trajectory_id, each.name, each.value) for each in found if isinstance(each, Reward)] == [
+        (str(run_id), "r", 0.5),
+        (str(run_id), "3", 1.0),
+        (str(run_id), "reward", 2.0),
+    ]
+    (trajectory,) = build_trajectories([each for each in found if isinstance(each, SpanRow)])
+    assert (trajectory.id, trajectory.scenario, trajectory.group) == (str(run_id), "42", "('a', 1)")
+    assert (trajectory.tags, trajectory.metadata, trajectory.incomplete) == (("t",), {"k": "v"}, "")
+    assert [tool.name for tool in trajectory.tool_calls] == ["look"]
+
+
+def test_a_group_of_none_is_no_group(spans: Spans) -> None:
+    @arttrace.trajectory(group=lambda: None)  # type: ignore[arg-type]
+    def run() -> None: ...
+
+    run()
+    (root,) = spans()
+    assert semconv.GROUP not in root.attributes
+
+
+def test_a_library_that_says_numbers_of_its_own_types_of_a_call_loses_none(spans: Spans) -> None:
+    with (
+        arttrace.trajectory(name="run"),
+        NoOpTracerProvider().get_tracer("library").start_as_current_span("chat m") as span,
+    ):
+        span.set_attribute(semconv.OPERATION_NAME, "chat")
+        span.set_attribute(semconv.REQUEST_MODEL, Text("m"))
+        span.set_attribute(semconv.REQUEST_TEMPERATURE, Number(0.5))
+        span.set_attribute(semconv.REQUEST_MAX_TOKENS, object())  # type: ignore[arg-type]
+    call, _ = spans()
+    assert call.attributes[semconv.REQUEST_MODEL] == "m"
+    assert call.attributes[semconv.REQUEST_TEMPERATURE] == 0.5

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from arttrace.records.values.lenient_json import well_formed
-from arttrace.records.values.users_text import FOR_THE_USER, safe_text
+from arttrace.records.values.users_text import FOR_THE_USER, plain, safe_text
 
 MAX_REPR = 1000
 
 _state = threading.local()
 
-_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    (str, str.__str__),
-    (int, int.__int__),
-    (float, float.__float__),
-)
-
-
 def _fallback(value: Any) -> Any:
     """What msgspec cannot encode: a text or number of a type of its own as what it is, a pydantic model as its fields,
     all else by its repr."""
-    for kind, as_plain in _PLAIN:
-        if isinstance(value, kind):
-            return as_plain(value)
+    return plain(value, _fields)
+
+
+def _fields(value: Any) -> Any:
     dump = getattr(type(value), "model_dump", None)
-    if callable(dump):
-        return value.model_dump(mode="json")
-    return _describe(value)
+    return value.model_dump(mode="json") if callable(dump) else _describe(value)
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_fallback)

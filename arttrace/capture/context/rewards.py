@@ -16,6 +16,7 @@ from arttrace.capture.base.ids import random_hex
 from arttrace.capture.export import sampling
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.records.reward import Reward
+from arttrace.records.values.users_text import plain_text
 
 _MAX_KNOWN_RUNS = 100_000
 
@@ -64,7 +65,7 @@ def record_reward(trajectory_id: str, value: float, name: str) -> None:
         id=random_hex(32),
         trajectory_id=trajectory_id,
         value=number,
-        name=name or "reward",  # as a receiver of OTLP would read one without a name
+        name=plain_text(name or "reward"),  # as a receiver of OTLP would read one without a name
         time_ns=time.time_ns(),
         given_to=_known_runs.get(trajectory_id, ""),
     )

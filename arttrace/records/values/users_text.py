@@ -22,6 +22,26 @@ def safe_text(value: Any, shown: Callable[[Any], str] = str) -> str:
         return f"<{type(value).__qualname__}>"
 
 
+_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+)
+
+
+def plain(value: Any, shown: Callable[[Any], Any] = safe_text) -> Any:
+    """A text or number of a type of its own, such as numpy's, as what it is; of all else what `shown` makes of it."""
+    for kind, as_plain in _PLAIN:
+        if isinstance(value, kind):
+            return as_plain(value)
+    return shown(value)
+
+
+def plain_text(value: Any) -> str:
+    """The text that a value is or shows itself as, as no type of its own."""
+    return str.__str__(value) if isinstance(value, str) else safe_text(value)
+
+
 def error_line(error: BaseException) -> str:
     """The type and the text of an error that code of the user's may have raised, as text that UTF-8 can hold."""
     text: str = well_formed(safe_text(error))
