@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from arttrace.capture.base.sample_rate import Sample
 from arttrace.capture.base.settings import Orphans, Settings
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow, current_flow, set_flow
+from arttrace.capture.context.no_capture import NoCapture
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.context.rewards import record_reward, warn_unknown_run
 from arttrace.capture.context.run import RunOverrides
@@ -180,15 +180,13 @@ def update(*, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = (
             scope.update(metadata=metadata, tags=tags)
 
 
-@contextmanager
-def no_capture() -> Iterator[None]:
-    """Record nothing of what the block calls: `with no_capture():`, or `@no_capture()` on a function."""
-    before = current_flow()
-    set_flow(replace(before, muted=True))
-    try:
-        yield
-    finally:
-        set_flow(replace(current_flow(), muted=before.muted))
+def no_capture() -> NoCapture:
+    """Record nothing of what the block calls: `with no_capture():`, or `@no_capture()` on a function of any kind.
+
+    Threads that are started there, and jobs that pools are given, are not recorded either; nor are the processes that
+    it starts, where they would be captured because this one is.
+    """
+    return NoCapture()
 
 
 def flush(timeout: float | None = None) -> bool:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-import wrapt
-
 from arttrace.capture.base.entry_point import EntryPoint, of_function
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import content_mode
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow
 from arttrace.capture.context.generators import (
+    Instrumented,
     ScopeStep,
     close,
     drive_async_generator,
@@ -41,17 +40,6 @@ Group = str | Callable[..., str]
 _opening = Guard("opening a scope")
 _stepping = Guard("making a scope current")
 _grouping = Guard("the callable given as group")
-
-
-class _Instrumented(wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A transparent proxy that pickles by name, as the function it wraps does."""
-
-    def __init__(self, wrapped: Any, wrapper: Any, kind: ScopeKind) -> None:
-        super().__init__(wrapped, wrapper)
-        self._self_arttrace_kind = kind
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.__wrapped__.__qualname__
 
 
 class ScopeDecorator:
@@ -83,7 +71,7 @@ class ScopeDecorator:
     def __call__(self, fn: F) -> F:
         """Decorate a function, coroutine function, generator function of either kind, method or class method."""
         with _opening:
-            return _Instrumented(fn, self._wrapper(fn), self._kind)  # type: ignore[return-value]
+            return Instrumented(fn, self._wrapper(fn), self._kind)  # type: ignore[return-value]
         return fn
 
     def __enter__(self) -> RunHandle:

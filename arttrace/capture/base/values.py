@@ -15,6 +15,7 @@ MAX_REPR = 1000
 
 _state = threading.local()
 
+
 def _fallback(value: Any) -> Any:
     """What msgspec cannot encode: a text or number of a type of its own as what it is, a pydantic model as its fields,
     all else by its repr."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Protocol
 
 import msgspec
+import wrapt
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import json_text
@@ -22,12 +23,31 @@ _closing = Guard("closing a scope")
 _results = Guard("recording a result")
 
 
+class Current(Protocol):
+    """What is made current while the user's code runs: a scope, or that nothing is recorded."""
+
+    def enter(self) -> Flow: ...
+    def leave(self, before: Flow) -> None: ...
+    def close(self, error: BaseException | None = None) -> None: ...
+
+
+class Instrumented(wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """A transparent proxy that pickles by name, as the function it wraps does."""
+
+    def __init__(self, wrapped: Any, wrapper: Any, kind: str) -> None:
+        super().__init__(wrapped, wrapper)
+        self._self_arttrace_kind = kind
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__wrapped__.__qualname__
+
+
 class ScopeStep:
     """Makes a scope current for one step of the user's code. Without a scope it does nothing."""
 
     __slots__ = ("_before", "_scope")
 
-    def __init__(self, scope: Scope | None) -> None:
+    def __init__(self, scope: Current | None) -> None:
         self._scope = scope
 
     def __enter__(self) -> None:
@@ -46,7 +66,7 @@ class ScopeStep:
                 _stepping.caught(error)
 
 
-def close(scope: Scope | None, error: BaseException | None = None) -> None:
+def close(scope: Current | None, error: BaseException | None = None) -> None:
     """End the scope, if there is one."""
     if scope is not None:
         try:
@@ -55,14 +75,14 @@ def close(scope: Scope | None, error: BaseException | None = None) -> None:
             _closing.caught(failure)
 
 
-def finish(scope: Scope | None, result: Any) -> None:
+def finish(scope: Current | None, result: Any) -> None:
     """Record what the run returned and end its scope, if it has one."""
-    if scope is not None:
+    if isinstance(scope, Scope):
         try:
             scope.set_result(result)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _results.caught(error)
-        close(scope)
+    close(scope)
 
 
 def named_as(inner: Any, outer: Any) -> Any:
@@ -71,11 +91,11 @@ def named_as(inner: Any, outer: Any) -> Any:
     return outer
 
 
-async def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], Scope | None]) -> Any:
+async def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], Current | None]) -> Any:
     """The coroutine `inner` inside the scope that `start` opens when it is first awaited."""
     scope = start()
     try:
-        answer = recorded_answer(scope)
+        answer = recorded_answer(scope if isinstance(scope, Scope) else None)
         with ScopeStep(scope):
             if answer is None:
                 result = await inner
@@ -116,14 +136,15 @@ class _Yielded:
 
 def drive_generator(
     inner: Generator[Any, Any, Any],
-    start: Callable[[], Scope | None],
+    start: Callable[[], Current | None],
     library: LibraryGenerator | None = None,
 ) -> Generator[Any, Any, Any]:
     """The generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
     at_the_end = sys.is_finalizing  # a generator that was left is closed then, when modules have lost their names
     # What a generator yielded is not distinguished from what it returned: no record answers for it.
-    step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__next__
+    recorded = scope if library is None and isinstance(scope, Scope) else None
+    step: Callable[[], Any] = recorded_answer(recorded, comparable=False) or inner.__next__
     try:
         while True:
             with ScopeStep(scope):
@@ -132,7 +153,7 @@ def drive_generator(
                 except StopIteration as stop:
                     returned = stop.value
                     break
-            if scope is not None and library is None:
+            if recorded is not None:
                 yielded.add(item)
             try:
                 sent = yield item
@@ -150,22 +171,23 @@ def drive_generator(
         if not at_the_end():
             close(scope, error if library is None else library.ended_by(error))
         raise
-    if library is None:
-        finish(scope, yielded.result(returned))
-    else:
+    if recorded is None:
         close(scope)
+    else:
+        finish(recorded, yielded.result(returned))
     return returned
 
 
 async def drive_async_generator(
     inner: AsyncGenerator[Any, Any],
-    start: Callable[[], Scope | None],
+    start: Callable[[], Current | None],
     library: LibraryGenerator | None = None,
 ) -> AsyncGenerator[Any, Any]:
     """The async generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
     at_the_end = sys.is_finalizing  # a generator that was left is closed then, when modules have lost their names
-    step: Callable[[], Any] = (recorded_answer(scope, comparable=False) if library is None else None) or inner.__anext__
+    recorded = scope if library is None and isinstance(scope, Scope) else None
+    step: Callable[[], Any] = recorded_answer(recorded, comparable=False) or inner.__anext__
     try:
         while True:
             with ScopeStep(scope):
@@ -173,7 +195,7 @@ async def drive_async_generator(
                     item = await step()
                 except StopAsyncIteration:
                     break
-            if scope is not None and library is None:
+            if recorded is not None:
                 yielded.add(item)
             try:
                 sent = yield item
@@ -191,10 +213,10 @@ async def drive_async_generator(
         if not at_the_end():
             close(scope, error if library is None else library.ended_by(error))
         raise
-    if library is None:
-        finish(scope, yielded.result(None))
-    else:
+    if recorded is None:
         close(scope)
+    else:
+        finish(recorded, yielded.result(None))
 
 
 def _bind(method: Callable[[Any], Any], value: Any) -> Callable[[], Any]:

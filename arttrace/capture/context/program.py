@@ -52,6 +52,11 @@ def enable() -> bool:
     return job is not None
 
 
+def captures_all() -> bool:
+    """Whether calls outside a trajectory are recorded under the program's."""
+    return _enabled
+
+
 def scope(kind: ScopeKind = "agent") -> Position | None:
     """The position of what happens outside any scope of this process; None where it belongs to nothing.
 

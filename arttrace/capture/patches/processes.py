@@ -20,7 +20,8 @@ from msgspec.structs import replace
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.remote_context import VARIABLE, RemoteContext, parse
-from arttrace.capture.context.flow import OUTSIDE, calling_flow, current_flow, set_flow
+from arttrace.capture.context import program
+from arttrace.capture.context.flow import EMPTY_FLOW, OUTSIDE, calling_flow, current_flow, set_flow
 from arttrace.capture.context.propagation import outgoing_context, remote_parent
 from arttrace.capture.export import lifecycle
 from arttrace.capture.patches.registry import patch
@@ -31,6 +32,8 @@ _handing_over = Guard("keeping what a process of a pool recorded")
 _HAND_OVER_S = 5.0  # where the disk hangs, the result is not held up longer
 _WITH_ENVIRON = ("linux",)
 _ENV = 10  # the place of `env` among the positional arguments of Popen
+_NOWHERE = "nowhere"
+"""In the place of a context: what is done there is not recorded."""
 _late = False
 """Whether it was a job that installed the hooks in this process: none is around what a pool's process runs."""
 
@@ -61,9 +64,10 @@ def install_pool(module: ModuleType) -> None:
 def _popen(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
-        sent = _outgoing(joins=False)  # most programs are not Python's, or not captured
-        if sent is not None:
-            with _carrying:
+        with _carrying:
+            flow = calling_flow()
+            sent = outgoing_context(joins=False)  # most programs are not Python's, or not captured
+            if sent is not None or (flow.muted and (program.captures_all() or VARIABLE in os.environ)):
                 if len(args) > _ENV:
                     args = (*args[:_ENV], _with_context(args[_ENV], sent), *args[_ENV + 1 :])
                 else:
@@ -73,12 +77,15 @@ def _popen(init: Callable[..., None]) -> Callable[..., None]:
     return hooked
 
 
-def _with_context(env: Any, sent: RemoteContext) -> Any:
-    """The environment and our variable; what is no mapping is left for Popen to refuse."""
+def _with_context(env: Any, sent: RemoteContext | None) -> Any:
+    """The environment and our variable, or without a trajectory the one that switches capture off; what is no mapping
+    is left for Popen to refuse."""
+    if env is not None and not isinstance(env, Mapping):
+        return env
+    if sent is None:
+        return {**(_inherited() if env is None else env), "ARTTRACE_DISABLED": "1"}
     if env is None:
         return {**_inherited(), VARIABLE: sent.text()}
-    if not isinstance(env, Mapping):
-        return env
     if env.get("ARTTRACE_DIR") != os.environ.get("ARTTRACE_DIR"):  # the child was given a directory of its own
         sent = replace(sent, dir=None)
     return {**env, VARIABLE: sent.text()}
@@ -102,10 +109,10 @@ def _inherited() -> dict[Any, Any]:
 def _start(start: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(start)
     def hooked(self: Any) -> None:
-        sent = _outgoing()
-        if sent is None:
+        place = _place()
+        if place is None:
             return start(self)
-        self._arttrace = _Joining(sent.text())  # a forked process inherits its flow and does not look at it
+        self._arttrace = _Joining(place)  # a forked process inherits its flow and does not look at it
         try:
             return start(self)
         finally:
@@ -117,16 +124,19 @@ def _start(start: Callable[[Any], None]) -> Callable[[Any], None]:
 class _Joining:
     """Unpickled in a process that is beginning, it makes that one a part of the trajectory."""
 
-    def __init__(self, context: str) -> None:
-        self._context = context
+    def __init__(self, place: str) -> None:
+        self._place = place
 
     def __reduce__(self) -> Any:
-        return _join, (self._context,)
+        return _join, (self._place,)
 
 
 def _join(context: str) -> None:
     from arttrace.capture.patches import hooks
 
+    if context == _NOWHERE:
+        set_flow(replace(current_flow(), muted=True))
+        return
     os.environ[VARIABLE] = context  # for the settings of this process
     with _carrying:
         sent = parse(context)
@@ -138,9 +148,9 @@ def _join(context: str) -> None:
 def _submit(submit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(submit)
     def hooked(self: Executor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        sent = _outgoing()
+        place = _place()
         with _Outside():  # it may start a process, which is for other jobs too
-            return submit(self, fn if sent is None else _Job(sent.text(), fn), *args, **kwargs)
+            return submit(self, fn if place is None else _Job(place, fn), *args, **kwargs)
 
     return hooked
 
@@ -168,11 +178,12 @@ class _Outside:
 def _pooled(method: Callable[..., Any], thread_pool: type[Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def hooked(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        sent = _outgoing()
-        if sent is not None:
-            is_local = isinstance(self, thread_pool)
-            with _carrying:
-                func = in_flow(calling_flow(), func) if is_local else _Job(sent.text(), func, may_be_killed=True)
+        with _carrying:
+            if isinstance(self, thread_pool):
+                flow = calling_flow()
+                func = func if flow is EMPTY_FLOW else in_flow(flow, func)
+            elif (place := _place()) is not None:
+                func = _Job(place, func, may_be_killed=True)
         return method(self, func, *args, **kwargs)
 
     return hooked
@@ -207,18 +218,21 @@ class _Results:
 class _Job:
     """A job of a pool with the place it belongs to; pickles where its function does."""
 
-    def __init__(self, context: str, fn: Callable[..., Any], *, may_be_killed: bool = False) -> None:
-        self._context = context
+    def __init__(self, place: str, fn: Callable[..., Any], *, may_be_killed: bool = False) -> None:
+        self._place = place
         self._fn = fn
         self._may_be_killed = may_be_killed
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = current_flow()
         with _carrying:
-            _capture_jobs(self._context)
-            sent = parse(self._context)
-            if sent is not None:
-                set_flow(replace(before, scope=remote_parent(sent), execution=None))
+            if self._place == _NOWHERE:
+                set_flow(replace(before, muted=True))
+            else:
+                _capture_jobs(self._place)
+                sent = parse(self._place)
+                if sent is not None:
+                    set_flow(replace(before, scope=remote_parent(sent), execution=None, muted=False))
         try:
             return self._fn(*args, **kwargs)
         finally:
@@ -246,7 +260,9 @@ def _capture_jobs(context: str) -> None:
     _late = hooks.install() or _late
 
 
-def _outgoing(*, joins: bool = True) -> RemoteContext | None:
+def _place() -> str | None:
+    """Where a job, or a process of `multiprocessing`, belongs that the current flow starts."""
     with _carrying:
-        return outgoing_context(joins=joins)
+        sent = outgoing_context()
+        return _NOWHERE if calling_flow().muted else None if sent is None else sent.text()
     return None

@@ -1,0 +1,69 @@
+"""Switches capture off: for a block, or for each step of a function of any kind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from arttrace.capture.context.flow import Flow, current_flow, set_flow
+from arttrace.capture.context.generators import (
+    Instrumented,
+    ScopeStep,
+    drive_async_generator,
+    drive_coroutine,
+    drive_generator,
+    named_as,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Muted:
+    """Nothing is recorded while it is current."""
+
+    def enter(self) -> Flow:
+        before = current_flow()
+        set_flow(replace(before, muted=True))
+        return before
+
+    def leave(self, before: Flow) -> None:
+        set_flow(replace(current_flow(), muted=before.muted))
+
+    def close(self, error: BaseException | None = None) -> None:
+        pass
+
+
+_MUTED = _Muted()
+
+
+class NoCapture:
+    """What `arttrace.no_capture()` returns: a context manager, and a decorator of functions."""
+
+    def __init__(self) -> None:
+        self._before: list[Flow] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_MUTED.enter())
+
+    def __exit__(self, *_: object) -> None:
+        _MUTED.leave(self._before.pop())
+
+    def __call__(self, fn: F) -> F:
+        """Decorate a function, coroutine function, generator function of either kind, or method."""
+        return Instrumented(fn, _call, "muted")  # type: ignore[return-value]
+
+
+def _call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with ScopeStep(_MUTED):
+        result = wrapped(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        return named_as(result, drive_coroutine(result, lambda: _MUTED))
+    innermost = inspect.unwrap(wrapped)
+    if inspect.isgeneratorfunction(innermost) and inspect.isgenerator(result):
+        return named_as(result, drive_generator(result, lambda: _MUTED))
+    if inspect.isasyncgenfunction(innermost) and inspect.isasyncgen(result):
+        return named_as(result, drive_async_generator(result, lambda: _MUTED))
+    return result
