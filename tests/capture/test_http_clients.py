@@ -198,6 +198,22 @@ def test_what_requests_reads_from_a_file_is_read_and_recorded_as_well(how: str, 
     assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT
 
 
+async def test_a_session_of_aiohttp_with_a_base_url_is_asked_for_the_rest_of_it(
+    server: ModelServer, spans: Spans
+) -> None:
+    async with aiohttp.ClientSession(server.url + "/", headers=HEADERS) as session:
+        for path in ("chat/completions", "responses", "embeddings"):
+            async with session.post(path, json=body("m", False) | {"input": "hi"}) as answer:
+                assert answer.status == 200
+        with pytest.raises(TypeError):
+            await session.post(7, json={})  # type: ignore[arg-type]
+    assert [each.attributes[semconv.OPENAI_API_TYPE] for each in spans()] == [
+        "chat_completions",
+        "responses",
+        "embeddings",
+    ]
+
+
 def test_nothing_is_recorded_of_other_paths_nor_where_it_is_not_switched_on(
     server: ModelServer, spans: Spans, tmp_path: Any
 ) -> None:

@@ -63,6 +63,16 @@ CALLS: dict[str, tuple[str, Callable[[openai.OpenAI], Any]]] = {
 }
 
 
+def test_a_path_by_hand_needs_no_slash(server: ModelServer, spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+    client = openai.OpenAI(base_url=server.url, api_key=KEY)
+    server.reset()
+    with arttrace.trajectory(name="root"):
+        client.post("responses", cast_to=object, body={"model": "m-flaky", "input": "hi"})
+    call, _root = spans()
+    assert call.attributes[semconv.ATTEMPTS] == len(server.sent) == 2
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_other_apis_and_helpers(name: str, server: ModelServer, spans: Spans) -> None:
     client = openai.OpenAI(base_url=server.url, api_key=KEY)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,14 @@ def test_requests_of_both_http_libraries_are_rebuilt_and_not_changed(module: Any
     ]
     assert (routed.url, routed.headers["host"]) == ("http://policy:1/v1/chat/completions", "policy:1")
     assert (request.content, request.headers["api-key"], request.url.host) == (body, "secret", "vendor")
+
+
+def test_a_route_of_a_block_holds_for_the_jobs_that_a_pool_of_threads_is_given_there() -> None:
+    request = httpx.Request("POST", "http://vendor/v1/chat/completions", content=b'{"model":"gpt-4o"}')
+    with ThreadPool(1) as pool:
+        with arttrace.route("gpt-4o", to="p", base_url="http://policy:1/v1"):
+            assert pool.apply(apply, (request, {}))[1] == "gpt-4o"
+        assert pool.apply(apply, (request, {})) == (request, None)
 
 
 def test_a_route_needs_a_server_and_a_form() -> None:

@@ -177,6 +177,7 @@ def _begin(client: Any, options: Any, above: bool) -> ModelCall | UnrecordedCall
                 _above.set(None)
             return None
         path = str(options.url).partition("?")[0]
+        path = path if path.startswith("/") or "://" in path else f"/{path}"
         if api_of(path) is None or options.method.lower() != "post":
             return None
         if getattr(client, "_middleware", ()):

@@ -239,8 +239,8 @@ def _begin_aiohttp(session: Any, method: str, str_or_url: Any) -> ModelCall | Un
         return None
     with _beginning:
         try:
-            url = urlsplit(str(str_or_url))
-        except ValueError:  # aiohttp says so
+            url = urlsplit(str(session._build_url(str_or_url)))
+        except (ValueError, TypeError):  # aiohttp says so
             return None
         return begin_plain_call(session, method, url.path, url.hostname)
     return None
