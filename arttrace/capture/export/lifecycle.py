@@ -109,18 +109,34 @@ def records() -> bool:
 def flush(timeout_s: float | None) -> bool:
     """Put on the disk what ended so far, in runs that outlasted their settings too; False when that takes longer than
     `timeout_s`."""
-    end = None if timeout_s is None else time.monotonic() + timeout_s
+    left_s = _countdown(timeout_s)
     in_time = True
-    for each in (*(one for one in _replaced if one.has_work), recorder()):
-        in_time &= each.flush(None if end is None else max(0.0, end - time.monotonic()))
+    for each in _at_work():
+        in_time &= each.flush(left_s())
     return in_time
 
 
 def shutdown(timeout_s: float | None) -> bool:
-    """Close the spool's segment and deliver it; False when that takes longer than `timeout_s`."""
+    """Close the spool's segment and deliver it, and what ended in runs that outlasted their settings; False when that
+    takes longer than `timeout_s`."""
+    left_s = _countdown(timeout_s)
+    in_time = True
+    at_work = _at_work()
+    for each in at_work:
+        in_time &= each.close(left_s())
+    for each in at_work:
+        in_time &= each.deliver(left_s())
+    return in_time
+
+
+def _at_work() -> list[Recorder]:
+    return [*(each for each in _replaced if each.has_work), recorder()]
+
+
+def _countdown(timeout_s: float | None) -> Callable[[], float | None]:
+    """What is left of it, each time it is asked."""
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    closed = recorder().close(timeout_s)
-    return recorder().deliver(None if end is None else max(0.0, end - time.monotonic())) and closed
+    return lambda: None if end is None else max(0.0, end - time.monotonic())
 
 
 def stop(timeout_s: float | None) -> bool:
