@@ -15,6 +15,7 @@ import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.base.settings import MAX_WAITING_BYTES, Settings
 from arttrace.capture.context import rewards as known_runs
+from arttrace.capture.export import lifecycle
 from arttrace.capture.export.recorder import Recorder
 from arttrace.records import semconv
 from arttrace.records.record import Record
@@ -220,3 +221,21 @@ def test_the_handle_of_a_run_shows_the_same_five_names_where_nothing_is_recorded
     assert public(run) == public(tool) == public(disabled) == public(current)
     assert dir(run) == dir(disabled)
     assert current is run
+
+
+def test_what_tools_return_is_bounded_while_it_waits_too(
+    spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    monkeypatch.setattr("arttrace.capture.export.recorder.MAX_WAITING_BYTES", 3000)
+    guard.failures.clear()
+    disk = threading.Event()
+    with arttrace.trajectory(name="run"):
+        lifecycle.recorder().submit(lambda: disk.wait(60))
+        for number in range(5):
+            with arttrace.tool(name=f"tool {number}") as tool:
+                tool.set_result("x" * 1000)
+    disk.set()
+    assert [span.name for span in spans()] == ["execute_tool tool 0", "execute_tool tool 1", "invoke_agent run"]
+    assert "keeping up with the calls failed (over 3000 bytes wait to be written)" in caplog.text
+    assert guard.failures["keeping up with the calls"] == 3

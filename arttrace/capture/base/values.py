@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -119,3 +120,18 @@ def describe_error(error: BaseException) -> tuple[str, str]:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return name, safe_text(error)[:MAX_ERROR_TEXT]
+
+
+def ended_by(error: BaseException) -> tuple[tuple[str, str] | None, str | None]:
+    """The failure that `error` makes of the run it ends, and how the run was interrupted; None where it was not."""
+    if isinstance(error, GeneratorExit):
+        return None, "closed"
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return None, None
+    cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt))
+    return describe_error(error), "cancelled" if cancelled else None
+
+
+def weight_of(attributes: Mapping[str, Any]) -> int:
+    """About how many bytes the texts of a span hold."""
+    return sum(len(value) for value in attributes.values() if isinstance(value, str))

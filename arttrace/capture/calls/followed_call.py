@@ -17,7 +17,7 @@ from typing import Any
 
 from opentelemetry.trace import SpanKind, get_current_span
 
-from arttrace.capture.base.values import json_text
+from arttrace.capture.base.values import json_text, weight_of
 from arttrace.capture.calls.genai_span import CONTENT_OF_A_CALL, Said, decoded_value
 from arttrace.capture.calls.same_call import Facts, facts_of
 from arttrace.capture.context.flow import claim_execution
@@ -154,7 +154,7 @@ class FollowedCall:
         kept |= scope.run.attributes | self._execution.attributes
         if scope.is_remote or scope.run.has_ended:  # no scope of this process counts it
             kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
-        scope.recorder.submit(lambda: self._ended(kept, end_ns, said.error(), passed))
+        scope.recorder.submit(lambda: self._ended(kept, end_ns, said.error(), passed), weight_of(kept))
 
     def _ended(
         self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None, passed: Mapping[str, int]

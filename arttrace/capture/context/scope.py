@@ -5,7 +5,6 @@ The outermost agent is the trajectory's root; what it did is counted on its `Run
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, set_spa
 from arttrace.capture.base.entry_point import EntryPoint
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.ids import random_hex
-from arttrace.capture.base.values import describe_error, described, json_object, json_text
+from arttrace.capture.base.values import described, ended_by, json_object, json_text, weight_of
 from arttrace.capture.context import recorded_tools
 from arttrace.capture.context.execution import Execution
 from arttrace.capture.context.flow import Flow, calling_flow, claim_execution, current_flow, set_flow
@@ -250,14 +249,17 @@ class Scope(Position):
             attributes[semconv.TRUNCATED] = self._cut
         if self._described:
             attributes[semconv.DESCRIBED] = self._described
-        failure, interrupted = (self._failure, None) if error is None else _ended_by(error)
+        failure, interrupted = (self._failure, None) if error is None else ended_by(error)
         if interrupted is not None:
             attributes[semconv.INTERRUPTED] = interrupted
         if self.is_root and failure is not None and self.run.unanswered is not None:
             attributes.setdefault(semconv.INTERRUPTED, f"the model did not answer ({self.run.unanswered})")
         if self.is_root and self.run.interrupted is not None:
             attributes[semconv.INTERRUPTED] = self.run.interrupted
-        self.recorder.submit(lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure, left_open))
+        self.recorder.submit(
+            lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure, left_open),
+            weight_of(attributes),
+        )
 
     def so_far(self) -> dict[str, Any]:
         """What is known of a run that has not ended; how many spans it makes is not."""
@@ -299,16 +301,6 @@ class Scope(Position):
                 self._described.append(attribute)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _recording.caught(error)
-
-
-def _ended_by(error: BaseException) -> tuple[tuple[str, str] | None, str | None]:
-    """The failure that `error` makes of the run it ends, and how the run was interrupted; None where it was not."""
-    if isinstance(error, GeneratorExit):
-        return None, "closed"
-    if isinstance(error, SystemExit) and error.code in (None, 0):
-        return None, None
-    cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt))
-    return describe_error(error), "cancelled" if cancelled else None
 
 
 def open_scope(
