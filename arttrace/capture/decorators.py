@@ -58,13 +58,13 @@ class ScopeDecorator:
         capture_content: ContentMode | None = None,
     ) -> None:
         self._kind: ScopeKind = kind
-        self._name = _text(name)
-        self._group = None if callable(group) else _text(group)
+        self._name = name
+        self._group = None if callable(group) else group
         self._group_rule = group if callable(group) else None
-        self._scenario = _text(scenario)
+        self._scenario = scenario
         self._tags = tags if isinstance(tags, str) else tuple(tags)
         self._metadata = dict(metadata or {})
-        self._trajectory_id = _text(trajectory_id)
+        self._trajectory_id = trajectory_id
         self._capture_content = None if capture_content is None else content_mode(capture_content, default="full")
         hooks.install()
 
@@ -115,14 +115,14 @@ class ScopeDecorator:
         try:
             return open_scope(
                 self._kind,
-                name,
+                plain_text(name),
                 entry=entry,
-                scenario=self._scenario,
-                group=self._group if self._group_rule is None else self._group_by(self._group_rule, call),
+                scenario=_text(self._scenario),
+                group=_text(self._group) if self._group_rule is None else self._group_by(self._group_rule, call),
                 group_is_computed=self._group_rule is not None,
                 tags=self._tags,
                 metadata=self._metadata,
-                trajectory_id=self._trajectory_id,
+                trajectory_id=_text(self._trajectory_id),
                 capture_content=self._capture_content,
                 outside=program.scope,
             )
@@ -211,7 +211,7 @@ class ScopeDecorator:
 
 
 def _text(value: Any) -> str | None:
-    """A name or id as text: a number, or numpy's text, is none to whoever reads the record."""
+    """A name or id as text: a number, or a text of numpy's, is none to whoever reads the record."""
     return None if value is None else plain_text(value)
 
 

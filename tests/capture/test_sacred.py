@@ -221,6 +221,7 @@ SHELLS = {
     "decorators": "trajectory agent tool ScopeDecorator.__init__ ScopeDecorator.__call__ ScopeDecorator.__enter__ "
     "ScopeDecorator.__exit__ ScopeDecorator._open",
     "handle": "RunHandle.__init__ RunHandle.set_arguments RunHandle.set_result RunHandle.update RunHandle.reward",
+    "context.no_capture": "NoCapture.__init__ NoCapture.__enter__ NoCapture.__exit__",
     "context.position": "Position.reward",
     "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope._content recorded_answer",
     "context.generators": "ScopeStep.__init__ ScopeStep.__enter__ ScopeStep.__exit__ close finish named_as "
@@ -242,7 +243,12 @@ SHELLS = {
 """What stands around the guards and so cannot be under one: the public names and the frames that the user's own code
 runs in, each with its work under a guard inside, and what only reads or writes a variable."""
 
-UNCOUNTED = {"arttrace.capture.base.values:_fallback", "arttrace.capture.base.values:_describe"}
+UNCOUNTED = {
+    "arttrace.capture.base.values:_fallback",
+    "arttrace.capture.base.values:_fields",
+    "arttrace.capture.base.values:_describe",
+    "arttrace.records.values.users_text:plain",
+}
 """What fails without a count: a value that cannot be encoded is recorded by its name."""
 
 UNRAISABLE = {"arttrace.capture.patches.httpx:_ending_of"}

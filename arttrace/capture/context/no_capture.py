@@ -43,13 +43,15 @@ class NoCapture:
     """What `arttrace.no_capture()` returns: a context manager, and a decorator of functions."""
 
     def __init__(self) -> None:
-        self._before: list[Flow] = []
+        self._steps: list[ScopeStep] = []
 
     def __enter__(self) -> None:
-        self._before.append(_MUTED.enter())
+        step = ScopeStep(_MUTED)
+        step.__enter__()
+        self._steps.append(step)
 
     def __exit__(self, *_: object) -> None:
-        _MUTED.leave(self._before.pop())
+        self._steps.pop().__exit__()
 
     def __call__(self, fn: F) -> F:
         """Decorate a function, coroutine function, generator function of either kind, or method."""
