@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -461,6 +461,20 @@ def test_a_short_key_is_no_secret_word_of_the_prompt() -> None:
     secrets.remember("not-needed")
     assert secrets.without_known("it is not-needed") == "it is not-needed"
     assert secrets.without_known("wrong key not-needed", is_content=False) == "wrong key [secret]"
+
+
+@pytest.mark.parametrize(
+    "header", ["helicone-auth", "X-Portkey-API-Key", "ocp-apim-subscription-key", "x-goog-api-key"]
+)
+def test_a_key_of_a_gateway_is_none_in_its_refusal_either(
+    header: str, server: ChatServer, spans: Spans, tmp_path: Path
+) -> None:
+    init(tmp_path)
+    key, messages = f"{header[:5]}-geheim-0123456789", cast("Any", [{"role": "user", "content": "hi"}])
+    server.failures.append((401, json.dumps({"error": {"message": f"nobody has {key}"}}).encode()))
+    with arttrace.trajectory(name="agent"), client_of(server) as client, pytest.raises(openai.AuthenticationError):
+        client.chat.completions.create(model="m", messages=messages, extra_headers={header: key})
+    assert "nobody has [secret]" in by_name(spans())["chat m"].status_message
 
 
 def test_settings_show_no_key(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def chat(c: Any, **more: Any) -> Any:
     return c.chat.completions.create(model="gpt-4o", messages=MESSAGES, temperature=0.5, **more)
 
 
+GATEWAY = {"Helicone-Auth": "Bearer sk-helicone-secret", "x-portkey-api-key": "secret", "x-cache": "on"}
 PLAIN_HEADERS = {"openai-organization", "openai-project"}
 TOKENS = b',"logprobs":true,"return_token_ids":true}'
 
@@ -271,9 +272,10 @@ def test_an_unreachable_policy_is_the_ordinary_connection_error(vendor: Scripted
 def test_the_http_clients_own_credentials_stay_at_home(vendor: ScriptedServer, policy: ScriptedServer) -> None:
     http = openai.DefaultHttpxClient(auth=("user", "secret"), cookies={"session": "secret"})
     with arttrace.trajectory(name="root"), to_policy(policy):
-        chat(openai.OpenAI(base_url=vendor.url, api_key=KEY, http_client=http))
+        chat(openai.OpenAI(base_url=vendor.url, api_key=KEY, http_client=http), extra_headers=GATEWAY)
     assert policy.sent[0].headers["authorization"] == f"Bearer {POLICY_KEY}"
-    assert "cookie" not in policy.sent[0].headers
+    assert policy.sent[0].headers["x-cache"] == "on"
+    assert {"cookie", "helicone-auth", "x-portkey-api-key"}.isdisjoint(policy.sent[0].headers)
 
 
 def test_trainable_servers_are_asked_for_tokens_and_no_others(

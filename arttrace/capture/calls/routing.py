@@ -18,6 +18,7 @@ from arttrace.capture.context.flow import calling_flow, current_flow
 from arttrace.capture.export import lifecycle, summary
 from arttrace.system.errors import ArttraceError
 from arttrace.wire import api_of
+from arttrace.wire.content.secrets import is_of_a_key
 from arttrace.wire.request_body import read_model, with_fields, with_model
 from arttrace.wire.sampling_fields import body_as_the_policy
 
@@ -36,7 +37,7 @@ _WISHES: dict[str, dict[str, Any]] = {
 }
 # What identifies the user to the server that the call was meant for.
 _KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
-_PRIVATE_HEADERS = (*_KEY_HEADERS, b"cookie", b"openai-organization", b"openai-project")
+_PRIVATE_HEADERS = (b"openai-organization", b"openai-project")
 
 _routing = Guard("routing a call")
 
@@ -76,7 +77,7 @@ class Rewrite:
         key = None if secret is None else (b"Authorization", f"Bearer {secret}".encode())
         for name, value in given:
             lower = name.lower()
-            if routed and lower in _PRIVATE_HEADERS:
+            if routed and (lower in _PRIVATE_HEADERS or is_of_a_key(lower)):
                 if lower in _KEY_HEADERS and key is not None and key not in headers:
                     headers.append(key)
             elif routed and lower == b"host":

@@ -15,7 +15,11 @@ from typing import Any
 from arttrace.wire.exchange import picked
 
 SECRET = "[secret]"
-_HEADERS = ("authorization", "proxy-authorization", "api-key", "x-api-key", "cookie")
+# Those of gateways and clouds too: helicone-auth, x-portkey-api-key, ocp-apim-subscription-key, x-amz-security-token.
+_lets_in = re.compile(
+    r"(?:api-?key|authorization|cookie|(?:auth|subscription)-key|-auth|-secret"
+    r"|(?:access|api|auth|security|session)-token)\Z"
+).search
 _MIN_LENGTH = 8
 _MIN_LENGTH_IN_CONTENT = 16  # "not-needed" is a key to some servers, and a word to everybody
 _MAX_KNOWN = 64
@@ -67,9 +71,19 @@ _is_word = re.compile(rf"{_WORDS}\Z", re.IGNORECASE).search
 _is_token = re.compile(rf"{_TOKEN}\Z", re.IGNORECASE).search
 
 
+@lru_cache(maxsize=1024)
+def is_of_a_key(header: str | bytes) -> bool:
+    """Whether a header of this name holds what its sender is let in by."""
+    name = header if isinstance(header, str) else header.decode("latin-1")
+    return _lets_in(name.lower()) is not None
+
+
 def remember_headers(headers: Mapping[str, str]) -> None:
     """Note the secrets among the headers (names in lower case, or a mapping that minds no case) of a request."""
-    for value in picked(headers, _HEADERS).values():
+    raw = getattr(headers, "raw", None)
+    names = [name for name, _ in raw] if isinstance(raw, list) else headers
+    found = {name if isinstance(name, str) else name.decode("latin-1") for name in names if is_of_a_key(name)}
+    for value in picked(headers, tuple(sorted(map(str.lower, found)))).values():
         remember(value.rsplit(" ", 1)[-1])
 
 
