@@ -43,6 +43,7 @@ from arttrace.records.span import SpanRow
         ("propagate", ["search:port"], "'search:port' is neither"),
         ("endpoint", 4318, "text is expected"),
         ("endpoint", "localhost:4318", "'localhost:4318' is not a URL of the form http://host:port"),
+        ("endpoint", "http://[::1:4318", "'http://[::1:4318' is not a URL of the form http://host:port"),
         ("api_key", 5, "text is expected"),
         ("receivers", 5, "a list is expected"),
         ("receivers", ["http://127.0.0.1:9", 5], "text or an arttrace.Receiver is expected"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 import signal
 import ssl
 import subprocess
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -25,8 +28,10 @@ from arttrace.capture.base.settings import Settings
 from arttrace.capture.export.recorder import Recorder
 from arttrace.capture.export.shipping import forwarding
 from arttrace.capture.export.shipping.forwarding import waiting
+from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.records.record import decode_record
 from arttrace.records.span import SpanRow
+from arttrace.system.errors import ArttraceError
 from arttrace.system.journal import list_segments, read_segment
 from arttrace.system.paths import DataDir
 
@@ -221,6 +226,41 @@ def test_a_receiver_that_is_none_is_said_and_left_out(
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"timeout_s": -1}, "timeout_s=-1 of http://h is no number of seconds"),
+        ({"timeout_s": 0}, "timeout_s=0 of"),
+        ({"timeout_s": "10"}, "timeout_s='10' of"),
+        ({"timeout_s": math.nan}, "timeout_s=nan of"),
+        ({"compression": "zstd"}, "compression='zstd' of http://h is not supported"),
+    ],
+)
+def test_a_limit_or_compression_that_is_none_is_said_before_anything_is_sent(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArttraceError, match=re.escape(said)):
+        OtlpClient(arttrace.Receiver("http://h", **given))
+
+
+@pytest.mark.parametrize("proxy", ["http://user:hun#ter2@proxy:8080", "http://user:hunter2@[proxy:8080"])
+def test_what_a_proxy_that_is_none_keeps_from_a_receiver_waits(
+    proxy: str,
+    data: DataDir,
+    recorder_of: Callable[[Settings], Recorder],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    recorder = recorder_of(Settings(data, receivers=(arttrace.Receiver("http://receiver.example"),)))
+    recorder.record(span(0))
+    assert recorder.close(DEADLINE_S)
+    assert not recorder.deliver(DEADLINE_S, patient=False)
+    [(_, directory)] = waiting(data)
+    assert stored(directory) == [span(0)]
+    assert "does not answer (http_proxy is no URL; percent-encode the password in it)" in caplog.text
+    assert "hun" not in caplog.text
+
+
 def test_nothing_of_a_receiver_shows_its_secrets() -> None:
     receiver = arttrace.Receiver("https://me:hunter2@host.example/otlp", headers={"x-key": "hunter2"})
     assert "hunter2" not in repr(receiver) + str(receiver) + receiver.folder() + receiver.target().geturl()
@@ -237,6 +277,11 @@ def test_nothing_of_a_receiver_shows_its_secrets() -> None:
     [
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318"}, "http://h:4318/v1/traces", {}),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h/otlp/"}, "http://h/otlp/v1/traces", {}),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h/the team/ü%C3%BC"},
+            "http://h/the%20team/%C3%BC%C3%BC/v1/traces",
+            {},
+        ),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h/otlp"}, "http://h/otlp", {}),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h"}, "http://h/", {}),
         (
@@ -267,6 +312,7 @@ def test_the_variables_of_opentelemetry_are_read_by_its_rules(
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc is not supported"),
         ({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, "TRACES_PROTOCOL=http/json is not supported"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "h:4318"}, "is not a URL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1:4318"}, "is not a URL"),
         ({"OTEL_TRACES_EXPORTER": "none"}, ""),
         ({"OTEL_SDK_DISABLED": "true"}, ""),
     ],

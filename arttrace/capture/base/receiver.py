@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Any, Literal, get_args
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from arttrace.system.errors import ArttraceError
 
@@ -20,7 +20,10 @@ Compression = Literal["gzip", "none"]
 
 _TRACES = "/v1/traces"
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_AS_THEY_ARE = "%/:?@!$&'()*+,;=~[]"
+"""Of an address: what separates its parts, and what is percent-encoded already."""
 _SHORTEST_TIMEOUT_S = 1.0
+_LONGEST_TIMEOUT_S = 86_400
 _SHORTEST_SECRET = 6
 
 
@@ -59,7 +62,7 @@ class Receiver:
     @property
     def called(self) -> str:
         """What logs call it: its name, else scheme, host and port."""
-        return self.name or _origin(urlsplit(self.url.strip()))
+        return self.name or _origin(_split(self.url))
 
     @property
     def is_reachable(self) -> bool:
@@ -72,7 +75,7 @@ class Receiver:
 
     def target(self) -> SplitResult:
         """The URL that requests go to, without credentials. Raises ArttraceError where it is none."""
-        url = urlsplit(self.url.strip())
+        url = _split(self.url)
         try:
             port = url.port
         except ValueError:
@@ -85,14 +88,28 @@ class Receiver:
         path = url.path or "/"
         if not self.exact:
             path = path.rstrip("/").removesuffix(_TRACES) + _TRACES
-        return SplitResult(url.scheme, url.netloc.rpartition("@")[2], path, url.query, "")
+        path, query = (quote(part, safe=_AS_THEY_ARE) for part in (path, url.query))
+        return SplitResult(url.scheme, url.netloc.rpartition("@")[2], path, query, "")
+
+    def check(self) -> None:
+        """Raise ArttraceError where nothing can be sent by its time limit or compression."""
+        limit: Any = self.timeout_s
+        if not isinstance(limit, (int, float)) or not 0 < limit <= _LONGEST_TIMEOUT_S:
+            raise ArttraceError(
+                f"timeout_s={limit!r} of {self.called} is no number of seconds that can be waited",
+                f"Give a number above 0, and {_LONGEST_TIMEOUT_S} at most.",
+            )
+        if self.compression not in get_args(Compression):
+            raise ArttraceError(
+                f"compression={self.compression!r} of {self.called} is not supported", 'Give "gzip" or "none".'
+            )
 
     def request_headers(self) -> dict[str, str]:
         """The headers of each request. Raises ArttraceError where one cannot be sent, without its value."""
         found = {"content-type": "application/x-protobuf", "user-agent": "arttrace"}
         if self.compression == "gzip":
             found["content-encoding"] = "gzip"
-        url = urlsplit(self.url.strip())
+        url = _split(self.url)
         if url.username is not None:
             login = f"{unquote(url.username)}:{unquote(url.password or '')}"
             found["authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
@@ -107,7 +124,7 @@ class Receiver:
 
     def without_secrets(self, text: str) -> str:
         """A text of the receiver's with what it repeats of the credentials taken out."""
-        password = unquote(urlsplit(self.url.strip()).password or "")
+        password = unquote(_split(self.url).password or "")
         for value in (*self.headers.values(), password):
             for secret in (value, value.rpartition(" ")[2]):
                 if len(secret) >= _SHORTEST_SECRET:
@@ -179,7 +196,8 @@ def by_environment(environ: Mapping[str, str]) -> tuple[Receiver | None, list[st
     of_timeout, timeout = said("TIMEOUT")
     timeout_s = 10.0
     try:
-        timeout_s = max(_SHORTEST_TIMEOUT_S, float(timeout) / 1000) if timeout else timeout_s
+        if timeout:
+            timeout_s = min(max(_SHORTEST_TIMEOUT_S, float(timeout) / 1000), _LONGEST_TIMEOUT_S)
     except ValueError:
         complaints.append(f"{of_timeout} is no number of milliseconds: 10 s are waited for an answer")
     receiver = Receiver(
@@ -228,6 +246,13 @@ def _headers(variable: str, text: str) -> tuple[dict[str, str], list[str]]:
             bad += 1
     what = "one of the headers" if bad == 1 else f"{bad} of the headers"
     return found, [f"{variable}: {what} is not of the form key=value and is not sent"] if bad else []
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url.strip())
+    except ValueError:  # an unclosed bracket
+        return SplitResult("", "", "", "", "")
 
 
 def _origin(url: SplitResult) -> str:

@@ -194,7 +194,7 @@ class Delivery:
         except _Blamed as failure:
             if len(left) == 1:
                 return [(records[left[0]], str(failure))]
-        except (_Refused, ValueError) as refusal:  # ValueError: it cannot be said in OTLP
+        except _Refused as refusal:
             if len(left) == 1:
                 self._keep_refused(records[left[0]], str(refusal))
                 taken.update(left)
@@ -210,7 +210,11 @@ class Delivery:
         spans = [span for record in records if (span := self._span(record)) is not None]
         if not spans:
             return
-        answer = self._post(encode_request(self._client.formed(spans)))
+        try:
+            request = encode_request(self._client.formed(spans))
+        except ValueError as error:  # it cannot be said in OTLP
+            raise _Refused(str(error)) from error
+        answer = self._post(request)
         if answer.taken:
             self.counts.delivered += len(spans) - answer.rejected
             if answer.rejected:

@@ -62,7 +62,8 @@ class OtlpClient:
     """One connection to one receiver, opened when needed. Not for several threads at once."""
 
     def __init__(self, receiver: Receiver) -> None:
-        """Raises ArttraceError when the receiver's URL or headers are none."""
+        """Raises ArttraceError when the receiver's URL, headers or limits are none."""
+        receiver.check()
         self._receiver = receiver
         self._url = receiver.target()
         self._headers = receiver.request_headers()
@@ -168,15 +169,19 @@ def _connect(url: SplitResult, receiver: Receiver) -> tuple[http.client.HTTPConn
         if secure:
             return http.client.HTTPSConnection(host, port, timeout=timeout, context=_tls(receiver)), path, {}
         return http.client.HTTPConnection(host, port, timeout=timeout), path, {}
-    via = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    try:
+        via = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        proxy_port = via.port or 80
+    except ValueError:  # whose text quotes what may be a password
+        raise OSError(f"{url.scheme}_proxy is no URL; percent-encode the password in it") from None
     headers = {}
     if via.username:
         login = f"{unquote(via.username)}:{unquote(via.password or '')}"
         headers["proxy-authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
     if not secure:
-        connection = http.client.HTTPConnection(via.hostname or "", via.port or 80, timeout=timeout)
+        connection = http.client.HTTPConnection(via.hostname or "", proxy_port, timeout=timeout)
         return connection, f"http://{host}:{port}{path}", headers
-    tunnel = http.client.HTTPSConnection(via.hostname or "", via.port or 80, timeout=timeout, context=_tls(receiver))
+    tunnel = http.client.HTTPSConnection(via.hostname or "", proxy_port, timeout=timeout, context=_tls(receiver))
     tunnel.set_tunnel(host, port, headers)
     return tunnel, path, {}
 
