@@ -8,9 +8,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
-from arttrace.capture.base.receiver import Receiver
+from arttrace.capture.base.receiver import Receiver, parts_of
 from arttrace.system.errors import ArttraceError
 from arttrace.wire.content import secrets
 
@@ -41,7 +40,7 @@ class Connection:
             )
         secrets.remember(secret)
         url = (environ.get("LANGFUSE_BASE_URL") or environ.get("LANGFUSE_HOST") or CLOUD).strip().rstrip("/")
-        parts = urlsplit(url)
+        parts = parts_of(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ArttraceError(
                 f"{url!r} is not the address of a Langfuse server",

@@ -62,7 +62,7 @@ class Receiver:
     @property
     def called(self) -> str:
         """What logs call it: its name, else scheme, host and port."""
-        return self.name or _origin(_split(self.url))
+        return self.name or _origin(parts_of(self.url))
 
     @property
     def is_reachable(self) -> bool:
@@ -75,7 +75,7 @@ class Receiver:
 
     def target(self) -> SplitResult:
         """The URL that requests go to, without credentials. Raises ArttraceError where it is none."""
-        url = _split(self.url)
+        url = parts_of(self.url)
         try:
             port = url.port
         except ValueError:
@@ -109,7 +109,7 @@ class Receiver:
         found = {"content-type": "application/x-protobuf", "user-agent": "arttrace"}
         if self.compression == "gzip":
             found["content-encoding"] = "gzip"
-        url = _split(self.url)
+        url = parts_of(self.url)
         if url.username is not None:
             login = f"{unquote(url.username)}:{unquote(url.password or '')}"
             found["authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
@@ -124,7 +124,7 @@ class Receiver:
 
     def without_secrets(self, text: str) -> str:
         """A text of the receiver's with what it repeats of the credentials taken out."""
-        password = unquote(_split(self.url).password or "")
+        password = unquote(parts_of(self.url).password or "")
         for value in (*self.headers.values(), password):
             for secret in (value, value.rpartition(" ")[2]):
                 if len(secret) >= _SHORTEST_SECRET:
@@ -248,7 +248,8 @@ def _headers(variable: str, text: str) -> tuple[dict[str, str], list[str]]:
     return found, [f"{variable}: {what} is not of the form key=value and is not sent"] if bad else []
 
 
-def _split(url: str) -> SplitResult:
+def parts_of(url: str) -> SplitResult:
+    """The parts of a URL; none where it is no URL."""
     try:
         return urlsplit(url.strip())
     except ValueError:  # an unclosed bracket
