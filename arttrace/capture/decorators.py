@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -71,8 +72,17 @@ class ScopeDecorator:
     def __call__(self, fn: F) -> F:
         """Decorate a function, coroutine function, generator function of either kind, method or class method."""
         with _opening:
-            return Instrumented(fn, self._wrapper(fn), self._kind)  # type: ignore[return-value]
+            return self._decorated(fn)  # type: ignore[no-any-return]
         return fn
+
+    def _decorated(self, fn: Any, entry: EntryPoint | None = None) -> Any:
+        """`fn` decorated; `entry` is the entry point that it was where it came from."""
+        plain = getattr(fn, "__func__", fn)
+        function_name = getattr(plain, "__name__", type(plain).__name__)
+        entry = entry or of_function(plain, getattr(plain, "__qualname__", function_name))
+        hooks.install()
+        again = partial(self._decorated, entry=entry)
+        return Instrumented(fn, self._wrapper(plain, self._name or function_name, entry), self._kind, again)
 
     def __enter__(self) -> RunHandle:
         scope = self._open(self._name or self._kind, None, None)
@@ -138,11 +148,7 @@ class ScopeDecorator:
             return None if key is None else str(key)
         return None
 
-    def _wrapper(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        plain = getattr(fn, "__func__", fn)
-        function_name = getattr(plain, "__name__", type(plain).__name__)
-        name = self._name or function_name
-        entry = of_function(plain, getattr(plain, "__qualname__", function_name))
+    def _wrapper(self, plain: Callable[..., Any], name: str, entry: EntryPoint) -> Callable[..., Any]:
         bind: Callable[..., dict[str, Any]] | None = None
         at_the_end = sys.is_finalizing  # nothing is recorded then: modules lose their names, ours too
 

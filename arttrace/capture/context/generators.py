@@ -1,12 +1,17 @@
-"""Runs the user's function, coroutine or generator step by step inside its scope, and ends the scope when it ends.
+"""A decorated function: it runs the user's function, coroutine or generator step by step inside its scope, and ends the
+scope when it ends. In all else it is what it decorates, copied and pickled too.
 
 Between the steps of a generator the scope is not current: what its consumer does is not the generator's work.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from functools import reduce
+from importlib import import_module
 from typing import Any, Protocol
 
 import msgspec
@@ -31,15 +36,56 @@ class Current(Protocol):
     def close(self, error: BaseException | None = None) -> None: ...
 
 
-class Instrumented(wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A transparent proxy that pickles by name, as the function it wraps does."""
+class InstrumentedMethod(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
+    """A decorated method, taken from its object or class."""
 
-    def __init__(self, wrapped: Any, wrapper: Any, kind: str) -> None:
-        super().__init__(wrapped, wrapper)
-        self._self_arttrace_kind = kind
+    def __copy__(self) -> InstrumentedMethod:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        owner = getattr(self.__wrapped__, "__self__", None)
+        return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__wrapped__.__name__)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.__wrapped__.__qualname__
+        method = self.__wrapped__
+        owner = getattr(method, "__self__", None)
+        return (
+            (_named, (method.__module__, method.__qualname__)) if owner is None else (getattr, (owner, method.__name__))
+        )
+
+
+class Instrumented(wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """The transparent proxy that a decorated function is. It is copied and pickled as the function is: by its name, or,
+    where a pickler takes functions along by what they consist of, together with `again`, which decorates it there."""
+
+    __bound_function_wrapper__ = InstrumentedMethod
+
+    def __init__(self, wrapped: Any, wrapper: Any, kind: str, again: Callable[[Any], Any]) -> None:
+        super().__init__(wrapped, wrapper)
+        self._self_arttrace_kind = kind
+        self._self_again = again
+
+    def __copy__(self) -> Instrumented:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        inside = copy.deepcopy(self.__wrapped__, memo)
+        return self if inside is self.__wrapped__ else self._self_again(inside)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        fn = self.__wrapped__
+        with contextlib.suppress(AttributeError, ImportError):
+            if _named(fn.__module__, fn.__qualname__) is self:
+                return fn.__qualname__
+        return _decorated, (self._self_again, fn)
+
+
+def _named(module: str, qualname: str) -> Any:
+    return reduce(getattr, qualname.split("."), import_module(module))
+
+
+def _decorated(again: Callable[[Any], Any], fn: Any) -> Any:
+    return again(fn)
 
 
 class ScopeStep:

@@ -59,6 +59,11 @@ _HOOKS = (
     ("multiprocessing.process", "processes:install_process"),
     ("multiprocessing.pool", "processes:install_pool"),
     ("concurrent.futures.process", "processes:install_executor"),
+    *(
+        (f"{copy}.{module}", "processes:install_cloudpickle")
+        for copy in ("cloudpickle", "joblib.externals.cloudpickle", "ray.cloudpickle")
+        for module in ("cloudpickle", "cloudpickle_fast")
+    ),
 )
 """Which module's import brings which hook of ours: `file:function`."""
 
