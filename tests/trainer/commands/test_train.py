@@ -29,7 +29,7 @@ from arttrace.store import Store
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.cli import command
-from trainer.commands.train.report import print_step
+from trainer.commands.train.report import print_step, step_line
 from trainer.gateway.status import ServingFile
 from trainer.grpo import batch
 from trainer.grpo.selection import Chosen
@@ -352,6 +352,14 @@ def test_the_line_of_a_step_says_that_the_floor_held(capsys: pytest.CaptureFixtu
     quiet = msgspec.structs.replace(done, metrics=metrics | {"groups_floored": 0.0})
     print_step(quiet, as_json=False)
     assert "floor" not in capsys.readouterr().out
+
+
+def test_the_line_of_a_step_counts_the_runs_of_its_groups_and_none_that_were_set_aside_before() -> None:
+    metrics = {"groups": 2.0, "trajectories": 8.0, "tokens_trained": 80.0, "reward_mean": 0.5, "reward_spread": 0.2}
+    metrics |= {"loss": 0.1, "grad_norm": 0.5}
+    consumed = tuple(Consumed(f"t{n}", "r") for n in range(8 + 32))
+    done = PolicyStep(policy="policy", step=4, adapter="policy@4", consumed=consumed, metrics=metrics)
+    assert step_line(done).startswith("policy@4: 8 trajectories in 2 groups, 80 tokens trained")
 
 
 TERMINATED_WHILE_LOADING = """

@@ -93,7 +93,8 @@ def _by_method(checkpoints: Checkpoints) -> list[_Uses]:
 def step_line(done: PolicyStep) -> str:
     """What a new version was made of, in a line."""
     m = done.metrics
-    trajectories = quantity(len(done.consumed), "trajectory")
+    # Beside those of its groups a step consumes what earlier rounds of the daemon learned nothing from.
+    trajectories = quantity(int(m.get("trajectories", len(done.consumed))), "trajectory")
     tokens = quantity(int(m["tokens_trained"]), "token")
     if "optimizer_steps" in m:
         steps = quantity(int(m["optimizer_steps"]), "optimizer step")
