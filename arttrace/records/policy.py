@@ -1,6 +1,8 @@
-"""PolicyStep: one optimisation step of one policy, and what it consumed."""
+"""PolicyStep: one optimisation step of one policy, what it consumed, and which version earned its rewards."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -57,3 +59,28 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
     def version(self) -> str:
         """The name under which this step's adapter is served: `policy@step`."""
         return f"{self.policy}@{self.step}"
+
+
+def version_rewards(steps: Sequence[PolicyStep]) -> dict[int, float]:
+    """The mean reward of the runs that each version sampled, as far as a step was trained on them.
+
+    Args:
+        steps: The steps of one policy.
+
+    Returns:
+        By version: a step's runs are those of the version before it, or of one as much older as their mean staleness
+        says (after a rollback, say). The newest has none yet, 0 is the base model. A fork's first version has the
+        numbers of another policy's step, which count for none.
+    """
+    ordered = sorted(steps, key=lambda done: done.step)
+    before = [0, *(done.step for done in ordered)]
+    found: dict[int, list[tuple[float, float]]] = {}
+    for version, done in zip(before, ordered, strict=False):
+        if "reward_mean" in done.metrics and not done.forked_from:
+            sampled_by = max(0, version - round(done.metrics.get("staleness_mean", 0.0)))
+            runs = max(1.0, done.metrics.get("trajectories", 1.0))
+            found.setdefault(sampled_by, []).append((done.metrics["reward_mean"], runs))
+    return {
+        version: sum(mean * runs for mean, runs in several) / sum(runs for _, runs in several)
+        for version, several in found.items()
+    }

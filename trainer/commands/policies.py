@@ -11,14 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from arttrace.commands.shared.options import SharedOptionsGroup, dir_option, json_option
-from arttrace.records.policy import PolicyStep
+from arttrace.records.policy import PolicyStep, version_rewards
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import printable
 from arttrace.views.terminal import print_whole
-from trainer.grpo.metrics import version_rewards
 from trainer.policies.checkpoints import Checkpoints, can_name_a_policy
 from trainer.policies.export import export_adapter, export_merged, fork
 from trainer.policies.files import STATE
@@ -31,8 +30,9 @@ _WHOLE = 1e12
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What a list shows of a version. `reward` is that of the runs that the step after it was trained on, `evaluation`
-    has the numbers of runs that nothing was trained on. The base model, NAME@0, is listed if it was evaluated."""
+    """What a list shows of a version. `reward` is that of the runs it answered in, as far as a step was trained on
+    them, `evaluation` has the numbers of runs that nothing was trained on. The base model, NAME@0, is listed if it was
+    evaluated."""
 
     version: str
     time_ns: int

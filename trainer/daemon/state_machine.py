@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.group import Group
-from arttrace.records.policy import Consumed, PolicyStep
+from arttrace.records.policy import Consumed, PolicyStep, version_rewards
 from arttrace.records.reward import Judgement
 from arttrace.records.values.units import duration_text, quantity
 from arttrace.records.values.users_text import error_line
@@ -54,7 +54,7 @@ from trainer.daemon.state import (
     reported_steps,
     write_state,
 )
-from trainer.grpo.metrics import group_rewards, version_rewards
+from trainer.grpo.metrics import group_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotFinite
 from trainer.output.log import Problem, same_level

@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 
 from arttrace.records.group import Group
-from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards.combine import trajectory_reward
 from trainer.grpo.batch import TrainingBatch
@@ -67,24 +66,6 @@ def group_rewards(groups: Sequence[Group]) -> Iterator[GroupReward]:
         values = [reward for one in group.trajectories if (reward := trajectory_reward(one)) is not None]
         if values:
             yield GroupReward(group.key, len(values), statistics.fmean(values), max(values) - min(values))
-
-
-def version_rewards(steps: Sequence[PolicyStep]) -> dict[int, float]:
-    """By version, the mean reward of the runs that it sampled and a step was trained on: a step's are those of the
-    version before it, or of one as much older as their mean staleness says (after a rollback, say). The newest has none
-    yet, 0 is the base model."""
-    ordered = sorted(steps, key=lambda done: done.step)
-    before = [0, *(done.step for done in ordered)]
-    found: dict[int, list[tuple[float, float]]] = {}
-    for version, done in zip(before, ordered, strict=False):
-        if "reward_mean" in done.metrics:
-            sampled_by = max(0, version - round(done.metrics.get("staleness_mean", 0.0)))
-            runs = max(1.0, done.metrics.get("trajectories", 1.0))
-            found.setdefault(sampled_by, []).append((done.metrics["reward_mean"], runs))
-    return {
-        version: sum(mean * runs for mean, runs in several) / sum(runs for _, runs in several)
-        for version, several in found.items()
-    }
 
 
 OF_AN_AGENT: Final = "reward_mean/"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from arttrace.records.policy import PolicyStep
+from arttrace.records.policy import PolicyStep, version_rewards
 from trainer.grpo.batch import TrainingBatch
-from trainer.grpo.metrics import step_numbers, version_rewards
+from trainer.grpo.metrics import step_numbers
 from trainer.learner.interface import StepMetrics
 
 
@@ -27,6 +28,12 @@ def test_imitation_has_no_reward() -> None:
     assert version_rewards([PolicyStep(policy="p", step=1, adapter="", metrics={"loss": 1.0}), step(2, 0.5)]) == {
         1: 0.5
     }
+
+
+def test_a_fork_begins_with_no_reward_of_its_own() -> None:
+    """Its first version has the numbers of the step that it was copied from, whose runs were another policy's."""
+    forked = msgspec.structs.replace(step(3, 0.25), method="fork", forked_from="other@3")
+    assert version_rewards([forked, step(4, 0.5)]) == {3: 0.5}
 
 
 def test_each_agent_has_a_number_of_its_own_whatever_its_letters() -> None:

@@ -11,11 +11,13 @@ from playwright.sync_api import Page, expect
 from starlette.testclient import TestClient
 from viewer_site import KEY, Viewer
 
+from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.store import TrajectorySummary
 from arttrace.system.journal.lock import acquire
 from arttrace.views.web.app import create_app
 from arttrace.views.web.models.group_page import histogram, what_it_teaches
+from arttrace.views.web.models.training_page import versions
 
 
 def test_why_a_group_taught_nothing_is_found_in_three_clicks(page: Page) -> None:
@@ -109,6 +111,18 @@ def test_versions_have_what_they_were_evaluated_with(viewer: Viewer) -> None:
     assert re.search(r'id="step-0".*?policy@0</b>.*?base model.*?val/reward <b>0.31', shown, re.DOTALL)
     assert 'data-title="Evaluation"' in shown
     assert "val/runs" not in shown
+
+
+def test_runs_count_for_the_version_that_answered_in_them() -> None:
+    """While a step is made the version before it goes on answering: what is trained on then is a version older."""
+    numbers = {"reward_mean": 0.25, "staleness_mean": 0.0}, {"reward_mean": 0.5, "staleness_mean": 1.0}
+    made = [PolicyStep(policy="p", step=n, adapter="", metrics=one) for n, one in enumerate((*numbers, {}), 1)]
+    forked = replace(made[0], policy="mine", method="fork", forked_from="p@1")
+    rows = [versions(one[0].policy, one, {0: {"val/reward": 0.1}}) for one in (made, [forked])]
+    assert [[(row.name, row.earned) for row in of_policy] for of_policy in rows] == [
+        [("p@3", None), ("p@2", None), ("p@1", None), ("p@0", 0.375)],
+        [("mine@1", None), ("mine@0", None)],
+    ]
 
 
 def test_a_killed_server_serves_nothing_even_if_another_process_has_its_number(viewer: Viewer) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from arttrace.records.policy import PolicyStep
+from arttrace.records.policy import PolicyStep, version_rewards
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Reward", "mean of the runs trained on", ("reward_mean",)),
@@ -75,8 +74,8 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True):
-    """A version of a policy: what made it, and the mean reward of the runs it answered in, as the step after it was
-    trained on them (None for the newest). `evaluated` are the numbers of runs that nothing was trained on."""
+    """A version of a policy: what made it, and the mean reward of the runs it answered in that a step was trained on
+    (None for the newest). `evaluated` are the numbers of runs that nothing was trained on."""
 
     name: str
     step: int
@@ -116,14 +115,14 @@ def versions(
     policy: str, steps: Sequence[PolicyStep], evaluated: Mapping[int, Mapping[str, float]]
 ) -> tuple[VersionRow, ...]:
     """The versions, the newest first, and last the base model where it was evaluated."""
-    following = {before.step: after for before, after in itertools.pairwise(steps)}
+    earned = {step: _finite(reward) for step, reward in version_rewards(steps).items()}
     made = [
         VersionRow(
             name=step.version,
             step=step.step,
             method=_METHODS.get(step.made_by, step.made_by),
             made_ns=step.time_ns,
-            earned=_finite(following[step.step].metrics.get("reward_mean")) if step.step in following else None,
+            earned=earned.get(step.step),
             runs=len(step.consumed),
             tokens=_count(step.numbers, "tokens_trained"),
             equal_groups=_count(step.metrics, "groups_equal"),
@@ -134,9 +133,8 @@ def versions(
         for step in reversed(steps)
     ]
     if 0 in evaluated and not any(step.step == 0 for step in steps):
-        earned = _finite(steps[0].metrics.get("reward_mean")) if steps else None
         numbers = tuple(sorted(evaluated[0].items()))[:_MOST_EVALUATIONS]
-        made.append(VersionRow(f"{policy}@0", 0, "base model", 0, earned, 0, None, None, None, "", numbers))
+        made.append(VersionRow(f"{policy}@0", 0, "base model", 0, earned.get(0), 0, None, None, None, "", numbers))
     return tuple(made)
 
 
