@@ -25,13 +25,13 @@ def make_learner(base: Path, engine: str = "packed", **changes: Any) -> tuple[An
         "learning_rate": RATE,
         "lora_rank": RANK,
         "lora_alpha": ALPHA,
-        "epsilon_low": LOW,
-        "epsilon_high": HIGH,
         "max_grad_norm": 1e9,
         "max_logprob_difference": 1e9,
         "dtype": "float64",
         "loss": "dapo",
     }
+    if changes.get("loss") != "cispo":
+        settings |= {"epsilon_low": LOW, "epsilon_high": HIGH}
     seen: list[dict[str, torch.Tensor]] = []
 
     class Watched({"packed": PackedLearner, "trl": TrlLearner}[engine]):  # type: ignore[misc]

@@ -42,9 +42,10 @@ class LearnerConfig:
     - `dr_grpo_length`: TRL's `max_completion_length`, the constant by which Dr. GRPO divides: the most tokens that a
       run of yours may sample. Another constant scales the loss, and nothing else.
     - `epsilon_low`, `epsilon_high`: the importance ratio is clipped to [1 - low, 1 + high]; None means 0.2 and 0.28,
-      where the ratio is a trajectory's 3e-4 and 4e-4, as gspo's paper has them. `cispo_max_ratio` is the bound of
-      cispo's ratio. `delta`: dual clip, the bound of the ratio where the advantage is negative, which nothing else
-      bounds there (Ye et al. 2020, arXiv:1912.09729); above 1 + epsilon_high. None: no bound.
+      where the ratio is a trajectory's 3e-4 and 4e-4, as gspo's paper has them. cispo has neither: `cispo_max_ratio` is
+      the bound of its ratio, TRL's `epsilon_high` there. `delta`: dual clip, the bound of the ratio where the advantage
+      is negative, which nothing else bounds there (Ye et al. 2020, arXiv:1912.09729); above 1 + epsilon_high. None: no
+      bound.
     - `importance_sampling_level`: "token", or "sequence" for one ratio per trajectory as gspo has it, with any loss.
     - `importance`: where the ratio starts from. "clip" takes the captured log-probabilities, whoever sampled; the
       others take those of the policy before the step, and correct for how far it has moved since sampling, by w =
@@ -184,6 +185,12 @@ class LearnerConfig:
                 f"importance_clip_min {self.importance_clip_min} and importance_clip_max {self.importance_clip_max} "
                 "must be on both sides of 1, the weight of a token that the policy sampled as it is now."
             )
+        for name in ("epsilon_low", "epsilon_high") if self.loss == "cispo" else ():
+            if (value := getattr(self, name)) is not None:
+                raise TrainingError(
+                    f"{name} {value} has no effect: cispo bounds its ratio from above alone, by cispo_max_ratio.",
+                    "Set --cispo-max-ratio, or a --loss that clips its ratio, such as dapo.",
+                )
         if self.delta is not None and (self.loss == "cispo" or not self.delta > self.clip_range[1]):
             raise TrainingError(
                 f"delta {self.delta} has no effect: "

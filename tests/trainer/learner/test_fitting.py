@@ -95,7 +95,7 @@ def test_weights_count_as_they_are_loaded(tmp_path: Path) -> None:
 
 
 def test_every_choice_comes_with_its_reason() -> None:
-    found = {one.name: one for one in choices(LearnerConfig(device="cuda"), QWEN_30B_A3B, 40 * GIB)}
+    found = {one.name: one for one in choices(LearnerConfig(device="cuda", loss="dapo"), QWEN_30B_A3B, 40 * GIB)}
     assert found["dtype"].value == "bfloat16"
     assert found["gradient_checkpointing"].value is True
     assert "128 experts" in found["lora_targets"].reason
@@ -103,9 +103,10 @@ def test_every_choice_comes_with_its_reason() -> None:
     assert found["max_logprob_difference"].value == 1.0
     assert (found["epsilon_low"].value, found["epsilon_high"].value) == (0.2, 0.28)
     assert all(one.reason for one in found.values())
-    assert {one.name for one in choices(LearnerConfig(dtype="float32", epsilon_low=0.1), QWEN_4B, None)} == {
-        *("gradient_checkpointing", "lora_targets", "micro_batch_tokens", "max_logprob_difference", "epsilon_high")
-    }
+    left_open = {"gradient_checkpointing", "lora_targets", "micro_batch_tokens", "max_logprob_difference"}
+    dapo = LearnerConfig(dtype="float32", loss="dapo", epsilon_low=0.1)
+    assert {one.name for one in choices(dapo, QWEN_4B, None)} == {*left_open, "epsilon_high"}
+    assert {one.name for one in choices(LearnerConfig(dtype="float32"), QWEN_4B, None)} == left_open, "cispo clips none"
 
 
 def test_what_was_chosen_stays() -> None:

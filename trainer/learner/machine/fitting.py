@@ -71,7 +71,7 @@ def choices(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | N
     if config.max_logprob_difference is None:
         why = f"base model in {config.computes_in}"
         found.append(FittedOption("max_logprob_difference", config.logprob_bound, why))
-    if config.epsilon_low is None or config.epsilon_high is None:
+    if config.loss != "cispo" and None in (config.epsilon_low, config.epsilon_high):
         low, high = config.clip_range
         why = "one ratio per trajectory" if config.ratio_of_trajectory else "one ratio per token"
         if config.epsilon_low is None:
