@@ -82,7 +82,9 @@ class Store(StoreQueries):
 
     def close(self) -> None:
         """Close the file; a second call does nothing. Whatever was appended is in it, or in the journal, which is
-        loaded at the next open."""
+        loaded at the next open. In a process that was forked since it was opened it does nothing at all."""
+        if self._file.is_of_another_process:
+            return
         with self._file.lock:
             if self._file.closed:
                 return

@@ -4,8 +4,11 @@ when an error invalidated them or another file takes the place of this one."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,26 +39,32 @@ class SharedFile:
         self.invalidated = False
         self.taken_in = 0
         self.changes = 0
-        self.connection = connect(path)
-        self.writer = Writer(self.connection)
+        self._opener = os.getpid()
+        self._last_close: weakref.finalize[..., SharedFile] | None = None
+        self._use(connect(path))
         self._changed = threading.Condition(self.lock)
         self._rewriting = False
         self._reopening = 0
         self._logged: set[str] = set()
 
+    @property
+    def is_of_another_process(self) -> bool:
+        """Whether this process was forked from the one that opened the file, and that alone may use it."""
+        return os.getpid() != self._opener
+
+    def _use(self, connection: duckdb.DuckDBPyConnection) -> None:
+        if self._last_close is not None:
+            self._last_close.detach()
+        self.connection, self.writer = connection, Writer(connection)
+        # A program that never closes the store has it closed like this too, at the latest as its interpreter ends.
+        self._last_close = weakref.finalize(self, _close, self.path, connection, self.lock, self._opener)
+
     def close(self) -> None:
         """Closes the file, for good, once those who read it have their answer: DuckDB closes no connection in use."""
         self.closed = True
         self._changed.wait_for(lambda: not self.readers, _READERS_END_S)
-        alone = contextlib.ExitStack()
-        try:
-            # DuckDB reads a file's headers before it locks the file: who opens it while it is closed would go on from
-            # the old ones, and what was stored since would be lost.
-            with contextlib.suppress(StoreInUse, OSError):
-                alone.enter_context(opening(self.path))
-        finally:
-            with alone:
-                self.connection.close()
+        if self._last_close is not None:
+            self._last_close()
 
     def opened(self) -> duckdb.DuckDBPyConnection:
         """The connection, a new one after an error that invalidated the last. Raises StoreError when there can be none,
@@ -155,12 +164,35 @@ class SharedFile:
                 if replace_by is not None:
                     replace(self.path, replace_by)
             finally:
-                self.connection = connect_while_opening(self.path)
-        self.writer = Writer(self.connection)
+                self._use(connect_while_opening(self.path))
         self.taken_in = 0
         self.changes += 1
         self.invalidated = False
 
     def _refuse_when_closed(self) -> None:
+        if self.is_of_another_process:
+            raise StoreError(
+                f"the store {self.path} was opened by the process that this one was forked from",
+                "Ask it there, or open it after the fork.",
+            )
         if self.closed:
             raise StoreError(f"the store {self.path} was closed", "Open it again to go on.")
+
+
+def _close(path: Path, connection: duckdb.DuckDBPyConnection, lock: threading.RLock, opener: int) -> None:
+    """Closes the file while nobody opens it: DuckDB reads a file's headers before it locks the file, so that another
+    would go on from the old ones, and what was stored since would be lost. A process that was forked from the one that
+    opened it leaves it open: DuckDB's threads are not in it, and it would write into the other's file."""
+    if os.getpid() != opener:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        return
+    alone = contextlib.ExitStack()
+    with contextlib.ExitStack() as held:
+        if lock.acquire(timeout=_READERS_END_S):  # a daemon thread may still write as the interpreter ends
+            held.callback(lock.release)
+        try:
+            with contextlib.suppress(StoreInUse, OSError):
+                alone.enter_context(opening(path))
+        finally:
+            with alone:
+                connection.close()
