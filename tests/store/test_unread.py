@@ -30,6 +30,28 @@ def test_the_file_catches_up_though_no_more_comes(tmp_path: Path) -> None:
     assert (read_unread(path).count, read_unread(path).reason) == (3, "third")
 
 
+def test_two_that_count_in_one_directory_lose_none(tmp_path: Path) -> None:
+    """Each wrote what it had found in the file at first, and its own."""
+    path = tmp_path / "unread.json"
+    one, other = UnreadCount(path), UnreadCount(path)
+    one.add("of one", 2)
+    other.add("of the other", 3)
+    one.add("of one again", 4)
+    one.close()
+    other.close()
+    assert (read_unread(path).count, read_unread(path).reason) == (9, "of one again")
+    assert (one.counted, other.counted) == (6, 3)
+
+
+def test_what_a_full_disk_did_not_take_is_counted_later(tmp_path: Path) -> None:
+    count = UnreadCount(tmp_path / "not yet there" / "unread.json")
+    count.add("first")
+    (tmp_path / "not yet there").mkdir()
+    count.add("second")
+    count.close()
+    assert read_unread(tmp_path / "not yet there" / "unread.json").count == 2
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
     """The directory of an owner that is asked by its address from another one."""
