@@ -30,6 +30,7 @@ from arttrace.loop.trainer_process import REGISTER_AGAIN, LoggedNumbers, Trained
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.store import open_store
@@ -330,7 +331,7 @@ class LocalBackend:
     async def _running(self) -> _Served | None:
         try:
             served = msgspec.json.decode(self.data.serving.read_bytes(), type=_Served)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *UNREADABLE):
             return None
         async with httpx.AsyncClient(
             timeout=5.0,

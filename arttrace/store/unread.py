@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.files import replace_file
 from arttrace.system.journal import lock
 from arttrace.system.paths import DataDir
@@ -41,7 +42,7 @@ class UnreadThere(msgspec.Struct, frozen=True):
 
 def read_unread(path: Path) -> Unread:
     """Those of a file; none where there is no such file."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    with contextlib.suppress(OSError, *UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=Unread)
     return Unread()
 

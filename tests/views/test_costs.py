@@ -74,9 +74,10 @@ def test_own_prices_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert prices.cost(usage(cached=4)) == pytest.approx((6 * 1 + 4 * 0.5 + 2) / 1e6)
     assert prices.cost(usage(host="127.0.0.1")) == pytest.approx(12 / 1e6)
     assert prices.cost(usage(policy_version="policy@3")) == pytest.approx(40 / 1e6)
-    file.write_text('{"m": {"input_price": 1}}')
-    with pytest.raises(ArttraceError, match="cannot be read"):
-        load_prices()
+    for unreadable in (b'{"m": {"input_price": 1}}', b'{"\xff": {}}', b'{"m": ' + b"[" * 100_000):
+        file.write_bytes(unreadable)
+        with pytest.raises(ArttraceError, match="cannot be read"):
+            load_prices()
 
 
 def test_the_table_that_litellm_brings_is_read_without_it() -> None:

@@ -18,6 +18,7 @@ from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say, wit
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
 from arttrace.store.access.summary_pages import summary_pages
@@ -194,7 +195,7 @@ def _read_inputs(file: Path) -> list[dict[str, Any]]:
         if line.strip():
             try:
                 inputs.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise RolloutError(
                     f"line {number} of {file} is no JSON object: {error}",
                     'Each line holds the arguments of one input by name, such as {"question": "imported mango"}.',

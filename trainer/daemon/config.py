@@ -15,6 +15,7 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import TrainingError
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner.config import LearnerConfig
@@ -152,7 +153,7 @@ def _of_file(file: Path | None) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise TrainingError(f"The configuration {file} cannot be read: {error}.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UNREADABLE as error:
         hint = "Write it as TOML, NAME = VALUE a line; `arttrace train --daemon --print-config` prints all of them."
         raise TrainingError(f"The configuration {file} is no TOML: {error}.", hint) from error
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.records.policy import Consumed
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
 from arttrace.system.files import replace_file
@@ -113,7 +114,7 @@ def read_state(directory: Path) -> DaemonState | None:
         return msgspec.json.decode(path.read_bytes(), type=DaemonState)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise TrainingError(
             f"The daemon's state {path} cannot be read: {error}.",
             "Move it away and start again: which runs were trained on is kept in the checkpoints.",

@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.records.policy import PolicyStep
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import MayPass, TrainingError
 from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
@@ -112,7 +113,7 @@ class Checkpoints:
         newest = self.latest()
         try:
             back = msgspec.json.decode((self.directory / _ROLLBACK).read_bytes(), type=_Rollback)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             return newest
         there = back.step == 0 or back.step in self.steps()
         return back.step if there and back.newest == newest else newest
@@ -140,7 +141,7 @@ class Checkpoints:
                 f"There is no version {self.policy}@{step}{missing}.",
                 "`arttrace policies` lists the versions.",
             ) from None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise TrainingError(
                 f"The manifest {path} cannot be read: {error}.",
                 "Without it nobody knows which trajectories that step consumed: restore it, or move the version away.",

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
+
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -17,7 +19,7 @@ def same_adapter(one: Path, other: Path) -> bool:
         if first != second and _settings(first) != _settings(second):
             return False
         return (one / _WEIGHTS).read_bytes() == (other / _WEIGHTS).read_bytes()
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return False
 
 

@@ -19,6 +19,7 @@ from typing import IO, overload
 import msgspec
 
 from arttrace.records.rollout import RolloutJob, RolloutResult, WorkerReady
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import RolloutError
 from arttrace.system.exit_status import how_ended
@@ -297,7 +298,7 @@ class _WorkerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _listen(self, messages: IO[bytes]) -> None:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, *UNREADABLE):
             for line in messages:
                 self._inbox.put((self, _messages.decode(line)))
         self._inbox.put((self, None))

@@ -113,7 +113,7 @@ class GatewayClient:
             reason = msgspec.json.decode(response.content)["error"]
             message = str(reason["message"])
             return (NotDrained if reason.get("type") == "not_drained" else kind)(message, reason.get("hint"))
-        except (msgspec.DecodeError, KeyError, TypeError):
+        except (*UNREADABLE, KeyError, TypeError):
             return ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?")
 
 
@@ -122,6 +122,6 @@ def find_serving(data: DataDir) -> ServingFile | None:
     another has its number now."""
     try:
         record = msgspec.json.decode(data.serving.read_bytes(), type=ServingFile)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *UNREADABLE):
         return None
     return record if lives_and_holds(record.pid, data.serving_lock) else None

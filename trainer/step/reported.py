@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records.policy import PolicyStep
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store import AnyStore
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import replace_file
@@ -136,5 +137,5 @@ class Reporting:
 def _read(path: Path) -> dict[str, int]:
     try:
         return _steps.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return {}

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from arttrace.loop.scenarios import Scenario
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
@@ -108,7 +109,7 @@ class StateFile:
             state = msgspec.json.decode(self._path.read_bytes(), type=State)
         except FileNotFoundError:
             return State(plan)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ArttraceError(f"{self._path} is damaged: {error}", "Remove its folder to start over.") from None
         before, now = _fixed(state.plan), _fixed(plan)
         if changed := [name for name in now if before[name] != now[name]]:

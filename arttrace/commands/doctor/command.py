@@ -27,6 +27,7 @@ from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, i
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import reading_progress
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity, size_text
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.cpu import missing_for_vllm
@@ -274,7 +275,7 @@ def _model_servers(data: DataDir) -> list[tuple[str, str, str | None, str]]:
     if data.serving.exists():
         try:
             url = str(msgspec.json.decode(data.serving.read_bytes(), type=dict[str, object]).get("url"))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             url = str(data.serving)
         key = os.environ.get("ARTTRACE_API_KEY")
         found[f"{url}/v1"] = ("policy server", key, "Start it again: arttrace serve --base-model DIR")

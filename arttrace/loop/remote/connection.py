@@ -16,6 +16,7 @@ import msgspec
 
 from arttrace.loop.model import api_key as key_of_environment
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ServingError, TrainingError
 
@@ -164,7 +165,7 @@ def _refused(url: str, path: str, answer: httpx.Response) -> ServingError | Trai
     try:
         reason = msgspec.json.decode(answer.content)["error"]
         message, hint = str(reason["message"]), reason.get("hint")
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return ServingError(f"{url}{path} answered {answer.status_code}: is it arttrace's server?")
     if path.startswith(("/arttrace/train", "/arttrace/records")):
         if answer.status_code == httpx.codes.NOT_FOUND and "not served here" in message:

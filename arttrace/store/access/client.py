@@ -11,6 +11,7 @@ import msgspec
 
 from arttrace.formats.journal_entry import encode_records
 from arttrace.records.record import Record
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.operations import OPERATIONS
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import MayPass, StoreError
@@ -82,14 +83,14 @@ class OwnerClient:
         body = msgspec.msgpack.encode(operation.arguments(**arguments))
         try:
             return operation.decode(self._post(f"/api/{name}", body, MSGPACK))
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise self._unreadable(name, error) from error
         except StoreError as error:
             if isinstance(error, NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone)):
                 raise type(error)(error.message, self._with_versions(error.hint)) from error
             raise
 
-    def _unreadable(self, name: str, error: msgspec.DecodeError) -> StoreError:
+    def _unreadable(self, name: str, error: Exception) -> StoreError:
         return StoreError(f"what {self.url} answers to {name} cannot be read: {error}", self._with_versions(None))
 
     def _with_versions(self, hint: str | None) -> str | None:
@@ -108,7 +109,7 @@ class OwnerClient:
         answers = (self._post("/api/records", body, JSON_LINES) for body in _chunks(records))
         try:
             replies = [msgspec.msgpack.decode(answer, type=_AppendReply) for answer in answers]
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise self._unreadable("append", error) from error
         return sum(reply.records if reply.new is None else reply.new for reply in replies)
 
@@ -119,7 +120,7 @@ class OwnerClient:
     def _owner(self) -> _OwnerReply:
         try:
             return msgspec.msgpack.decode(self._send("GET", "/api/owner"), type=_OwnerReply)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise OwnerGone(f"the server at {self.url} is not the owner of a store") from error
 
     def close(self) -> None:
@@ -155,7 +156,7 @@ class OwnerClient:
         try:
             failure = msgspec.json.decode(said, type=Failure)
             gone = OwnerBusy(failure)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
             gone = OwnerGone(failure.message)
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off

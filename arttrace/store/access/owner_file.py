@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.files import replace_file
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
@@ -24,7 +25,7 @@ def read_owner(data: DataDir) -> StoreOwner | None:
     """The content of `owner.json`, if its process is alive."""
     try:
         owner = msgspec.json.decode(data.owner.read_bytes(), type=StoreOwner)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
     return owner if is_alive(owner.pid) else None
 
@@ -49,6 +50,6 @@ def write_owner(data: DataDir, owner: StoreOwner) -> None:
 
 def remove_owner(data: DataDir, owner: StoreOwner) -> None:
     """Remove `owner.json`, unless it is another process's by now."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
+    with contextlib.suppress(OSError, *UNREADABLE):
         if msgspec.json.decode(data.owner.read_bytes(), type=StoreOwner) == owner:
             data.owner.unlink()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import age_ns, size_bytes
 from arttrace.store.file.prune import Pruned, counts_text, left_out_for_good
 from arttrace.system.errors import ArttraceError, StoreError
@@ -70,7 +71,7 @@ def wished(data: DataDir) -> Limits:
     opens it: that is another directory's at times. A word that is no limit is logged and is none."""
     try:
         kept = msgspec.json.decode(data.retention.read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         kept = {}
     age, size = kept.get("retain"), kept.get("retain_size")
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ArttraceError
 
@@ -177,7 +178,7 @@ def _own(path: str) -> Mapping[str, _Own]:
         return {}
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, _Own])
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ArttraceError(
             f"the prices in {path} ({VARIABLE}) cannot be read: {error}",
             'Write US dollars per million tokens: {"my-model": {"input": 0.5, "output": 1.5, "cached_input": 0.05}}',
@@ -191,5 +192,5 @@ def _table() -> Mapping[str, Mapping[str, object]]:
         return {}
     try:
         return msgspec.json.decode(Path(found.origin).with_name(_TABLE).read_bytes(), type=dict[str, dict[str, object]])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return {}

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.files import replace_file
 from arttrace.system.paths import DataDir
 
@@ -77,7 +78,7 @@ def _decoded(lines: Iterable[bytes], not_read: Callable[[], None] = lambda: None
     for line in lines:
         try:
             one = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             if line.strip():
                 not_read()
         else:
@@ -110,7 +111,7 @@ def links(data: DataDir, run: str) -> list[str]:
             project = msgspec.json.decode(path.read_bytes(), type=Project)
             with path.with_name(path.name.replace("project-", "sent-") + "l").open("rb") as lines:
                 sent = [one for one in _decoded(line for line in lines if written in line) if one.id == run]
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE):
             continue
         if sent and sent[-1].page:
             found.append(f"{project.traces}/{sent[-1].page}")
@@ -140,7 +141,7 @@ class PullCursor:
         """None when there is nothing to go on with."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Cursor)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *UNREADABLE):
             return None
 
     def save(self, cursor: Cursor) -> None:

@@ -76,10 +76,14 @@ def test_all_that_is_wrong_in_a_file_is_named_at_once(tmp_path: Path) -> None:
     assert refused.value.hint.endswith(f"and at {file}.")
 
 
-def test_a_file_that_is_no_toml_is_refused_with_how_to_get_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"base_model: models/tiny\n", "line 1"), (b"name = '\xff'", "utf-8"), (b"a = " + b"[" * 100_000, "recursion")],
+)
+def test_a_file_that_is_no_toml_is_refused_with_how_to_get_one(tmp_path: Path, content: bytes, why: str) -> None:
     file = tmp_path / "daemon.toml"
-    file.write_text("base_model: models/tiny\n")
-    with pytest.raises(TrainingError, match=r"is no TOML: .*line 1") as refused:
+    file.write_bytes(content)
+    with pytest.raises(TrainingError, match=f"is no TOML: .*{why}") as refused:
         load_config(file, {}, {})
     assert "`arttrace train --daemon --print-config` prints all of them" in refused.value.hint
 

@@ -69,9 +69,10 @@ def test_a_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_manifest_is_said_aloud(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "market")
     path = checkpoints.write(1, save, manifest(1))
-    (path / "manifest.json").write_text('{"policy": "mark')
-    with pytest.raises(TrainingError, match="cannot be read"):
-        checkpoints.consumed_ids()
+    for damaged in (b'{"policy": "mark', b'{"policy": "\xff"}'):
+        (path / "manifest.json").write_bytes(damaged)
+        with pytest.raises(TrainingError, match="cannot be read"):
+            checkpoints.consumed_ids()
     with pytest.raises(TrainingError, match="no version market@2"):
         checkpoints.manifest(2)
 

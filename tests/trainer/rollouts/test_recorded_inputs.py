@@ -14,6 +14,7 @@ from arttrace.records import semconv
 from arttrace.records.rollout import RecordedTool, RolloutJob
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
+from arttrace.system.errors import RolloutError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import REPLAY_OF
 from arttrace.wire.span_attributes import MAX_ERROR_TEXT
@@ -52,6 +53,15 @@ def test_a_run_whose_metadata_says_something_else_by_the_word_is_no_replay(tmp_p
     shown = CliRunner().invoke(command, ["--dir", str(tmp_path), "--dry-run", "--json"])
     replayed = [(one["arguments"]["word"], one["replay_of"]) for one in json.loads(shown.stdout)["scenarios"]]
     assert replayed == [("plum", f"{2:032x}"), ("fig", f"{1:032x}")]
+
+
+@pytest.mark.parametrize("line", [b"[1]", b"no JSON", b'{"word": "\xff"}', b'{"word": ' + b"[" * 100_000])
+def test_a_line_of_inputs_that_cannot_be_read_is_named(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "inputs.jsonl"
+    file.write_bytes(b'{"word": "fig"}\n' + line)
+    options = ["--dir", str(tmp_path), "--dry-run", "--entry", "agent:answer", "--input", str(file)]
+    with pytest.raises(RolloutError, match=r"line 2 of .*inputs\.jsonl is no JSON object"):
+        CliRunner().invoke(command, options, catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

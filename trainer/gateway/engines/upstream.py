@@ -165,5 +165,5 @@ class _Completion(msgspec.Struct):
 def _reason(content: bytes) -> str:
     try:
         return str(msgspec.json.decode(content)["error"]["message"])[:1000]
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return content[:1000].decode("utf-8", "replace")

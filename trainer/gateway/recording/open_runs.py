@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.files import replace_file
 from trainer.output.log import Problem
 
@@ -124,7 +125,7 @@ def _read(path: Path) -> dict[str, OpenRun]:
     boot, closed = "", False
     try:
         notes = [_lines.decode(line) for line in path.read_bytes().splitlines() if line]
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return runs
     for note in notes:
         closed = note.closed

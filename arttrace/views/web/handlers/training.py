@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.late_spans import late
 from arttrace.system.errors import StoreError
 from arttrace.system.evaluations import read_evaluations
@@ -71,7 +72,7 @@ def _served(data: DataDir, policy: str) -> str:
     """The version of `policy` that answers now, "" when nobody serves it here."""
     try:
         serving = msgspec.json.decode(data.serving.read_bytes(), type=ServedPolicy)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return ""
     here = serving.policy == policy and lives_and_holds(serving.pid, data.serving_lock)
     return (serving.version or "a version not known here") if here else ""
@@ -82,6 +83,6 @@ def _daemons(data: DataDir) -> list[DaemonStatus]:
     for file in sorted(data.policies.glob("*/daemon.json")):
         try:
             found.append(msgspec.json.decode(file.read_bytes(), type=DaemonStatus))
-        except (OSError, msgspec.DecodeError):  # replaced at this moment, or of another version
+        except (OSError, *UNREADABLE):  # replaced at this moment, or of another version
             continue
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.paths import DataDir
 
 _MAX_BYTES = 128 << 20
@@ -26,7 +27,7 @@ def pieces_of(model: str) -> Pieces:
     try:
         stat = path.stat()
         return _read(path, stat.st_mtime_ns) if model and stat.st_size <= _MAX_BYTES else {}
-    except (OSError, ValueError, msgspec.DecodeError, TypeError, KeyError):
+    except (OSError, *UNREADABLE, TypeError, KeyError):
         return {}
 
 
@@ -47,7 +48,7 @@ def pieces_of_run(versions: Iterable[str], base_models: Iterable[tuple[str, str]
 def _served(data: DataDir) -> str:
     try:
         return msgspec.json.decode(data.serving.read_bytes(), type=_Serving).base_model
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return ""
 
 
