@@ -17,6 +17,7 @@ import click
 
 from arttrace.capture.export.summary import VARIABLE
 from arttrace.commands.shared.options import dir_option
+from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import users_umask
@@ -190,7 +191,7 @@ def _shebang(executable: str) -> list[str]:
 
 def _policy_server(policy: str) -> tuple[str, str]:
     """The model's name and the server's base URL that --policy means. Raises ArttraceError where there is none."""
-    if policy.startswith(("http://", "https://")):
+    if is_http(policy):
         return "policy:latest", policy
     url = os.environ.get("ARTTRACE_POLICY_URL")
     if not url:

@@ -14,6 +14,7 @@ from mcp.server import MCPServer
 from mcp.types import TextResourceContents
 
 from arttrace.records.values.users_text import error_line
+from arttrace.system.addresses import is_http
 from arttrace.system.errors import RolloutError
 
 Server = str | Sequence[str] | StdioServerParameters | MCPServer[Any] | Callable[[], Client]
@@ -140,7 +141,7 @@ async def read_offer(client: Client, *, excerpts: bool = True) -> Offer:
 
 def _client(server: Server) -> Client:
     if isinstance(server, str):
-        if _is_url(server):
+        if is_http(server):
             return Client(server, read_timeout_seconds=_READ_TIMEOUT_S)
         server = shlex.split(server)
     if isinstance(server, Sequence):
@@ -152,13 +153,9 @@ def _client(server: Server) -> Client:
     return server()
 
 
-def _is_url(server: str) -> bool:
-    return server.lower().startswith(("http://", "https://"))
-
-
 def _shown(server: Server) -> str:
     """A server's address, or its command without arguments, which may hold keys."""
-    if isinstance(server, str) and _is_url(server):
+    if isinstance(server, str) and is_http(server):
         scheme, _, rest = server.partition("?")[0].partition("://")
         authority, slash, path = rest.partition("/")
         return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"

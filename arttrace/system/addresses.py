@@ -23,6 +23,11 @@ def is_loopback_authority(authority: bytes) -> bool:
     return is_loopback(host.decode("latin-1")) and (b":" not in host or host.startswith(b"["))
 
 
+def is_http(url: str) -> bool:
+    """Whether an address is one of a server that is asked by HTTP; the scheme may be written in capitals."""
+    return url.lower().startswith(("http://", "https://"))
+
+
 def needs_certificates(url: str) -> bool:
     """Whether a client of this address has to verify certificates: unless it is one of plain HTTP, for which reading
     them, 20 ms each time that a client is made, is for nothing."""

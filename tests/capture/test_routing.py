@@ -281,7 +281,7 @@ def test_the_http_clients_own_credentials_stay_at_home(vendor: ScriptedServer, p
 def test_trainable_servers_are_asked_for_tokens_and_no_others(
     vendor: ScriptedServer, policy: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spans: Spans
 ) -> None:
-    monkeypatch.setenv("ARTTRACE_TRAINABLE", f" http://elsewhere/v1, {policy.url}/")
+    monkeypatch.setenv("ARTTRACE_TRAINABLE", f" http://elsewhere/v1, {policy.url.replace('http', 'HTTP')}/")
     arttrace.init(dir=tmp_path / "data")
     with arttrace.trajectory(name="root"):
         assert chat(client(vendor)).choices[0].logprobs is None
@@ -304,7 +304,7 @@ def test_requests_of_both_http_libraries_are_rebuilt_and_not_changed(module: Any
     headers = [(b"X-A", b"1"), (b"API-Key", b"secret"), (b"X-a", b"2")]
     request = module.Request("POST", "http://vendor/v1/chat/completions", headers=headers, content=body)
     options: dict[str, Any] = {"stream": True}
-    with arttrace.route("*", to="p", base_url="http://policy:1/v1", api_key="k"):
+    with arttrace.route("*", to="p", base_url="HTTP://policy:1/v1", api_key="k"):
         routed, model = apply(request, options)
         answers = module.Request("GET", "http://vendor/v1/responses/r_1")
         assert apply(answers, {}) == (answers, None)
@@ -332,9 +332,9 @@ def test_a_route_needs_a_server_and_a_form() -> None:
         arttrace.route("gpt-4o", to="policy:latest")
     with pytest.raises(ArttraceError, match="is no route"):
         parse_routes("gpt-4o=policy:latest")
-    (first, second) = parse_routes("gpt-4o=p:latest@http://h:1/v1/, Qwen/Q3[desk]=m@3@https://i/v1")
+    (first, second) = parse_routes("gpt-4o=p:latest@http://h:1/v1/, Qwen/Q3[desk]=m@3@HTTPS://i/v1")
     assert (first.model, first.to, first.base_url, first.agent) == ("gpt-4o", "p:latest", "http://h:1/v1", None)
-    assert (second.model, second.to, second.base_url, second.agent) == ("Qwen/Q3", "m@3", "https://i/v1", "desk")
+    assert (second.model, second.to, second.base_url, second.agent) == ("Qwen/Q3", "m@3", "HTTPS://i/v1", "desk")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_arttrace_run_routes_an_unmodified_program(
         "answer = client.chat.completions.create(model='gpt-4o', messages=[{'role': 'user', 'content': 'hi'}])\n"
         "print(answer.choices[0].message.content)\n"
     )
-    chosen = policy.url
+    chosen = policy.url.replace("http", "HTTP")
     if named == "name":
         chosen = "market@3"
         monkeypatch.setenv("ARTTRACE_POLICY_URL", policy.url)

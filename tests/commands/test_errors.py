@@ -339,7 +339,7 @@ def test_a_judge_that_would_be_asked_at_the_agents_address_is_reported(
     fill(data, {"x": "s"})
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
     assert "asked at $OPENAI_BASE_URL, http://127.0.0.1:8000/v1" in arttrace("score", "--judge", "openai/o3").err
-    assert "note" not in arttrace("score", "--judge", "openai/o3", "--judge-base-url", "http://127.0.0.1:1").err
+    assert "note" not in arttrace("score", "--judge", "openai/o3", "--judge-base-url", "HTTP://127.0.0.1:1").err
 
 
 @pytest.mark.parametrize("command", ["score", "judge-check", "doctor"])

@@ -261,6 +261,10 @@ def test_an_address_without_http_is_refused_at_once(address: str) -> None:
             made(address)
 
 
+def test_an_address_may_begin_with_capitals() -> None:
+    assert art.ServerBackend("HTTP://gpu-box:8000/v1") is not None
+
+
 @pytest.mark.parametrize("decorator", [art.retry, art.limit_concurrency])
 def test_a_decorator_without_parentheses_is_answered_with_them(decorator: Any) -> None:
     with pytest.raises(TypeError, match=r"takes no function: write @\w+\("):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 import time
@@ -24,6 +25,7 @@ from arttrace.store import AnyStore, open_store
 from arttrace.store.access.summary_pages import summary_pages
 from arttrace.store.bounded_parts import batched
 from arttrace.store.sql_text import quoted
+from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import replayed
@@ -206,10 +208,10 @@ def _read_inputs(file: Path) -> list[dict[str, Any]]:
 def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> dict[str, str]:
     """The environment that sends the model calls of the runs to the policy."""
     wanted = [f"*={policy or 'policy:latest'}"] if policy or not routes else []
-    if policy and policy.startswith(("http://", "https://")):
+    if policy and is_http(policy):
         wanted = [f"*=policy:latest@{policy}"]
     wanted += routes
-    unplaced = [route for route in wanted if "@http" not in route]
+    unplaced = [route for route in wanted if not _names_server(route)]
     if any("=" not in route for route in routes):
         raise click.BadParameter("write MODEL=POLICY, such as gpt-4o=policy:latest", param_hint="--route")
     if unplaced:
@@ -220,12 +222,16 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
                 "Start it with: arttrace serve --base-model DIR. Or name the server: --policy http://HOST:PORT/v1",
             )
         GatewayClient(serving.url).status()
-        wanted = [route if "@http" in route else f"{route}@{serving.url}/v1" for route in wanted]
+        wanted = [route if _names_server(route) else f"{route}@{serving.url}/v1" for route in wanted]
     environment = {"ARTTRACE_ROUTE": ",".join(wanted)}
     # A model client wants a key before it asks anything; the policy's server gets its own, or none.
     environment["OPENAI_API_KEY"] = os.environ.get("OPENAI_API_KEY") or "arttrace"
     key = os.environ.get("ARTTRACE_POLICY_API_KEY") or os.environ.get("ARTTRACE_API_KEY")
     return environment if key is None else {**environment, "ARTTRACE_POLICY_API_KEY": key}
+
+
+def _names_server(route: str) -> bool:
+    return re.search("@https?://", route, re.IGNORECASE) is not None
 
 
 def _admission(data: DataDir, environment: dict[str, str]) -> Admission | None:

@@ -17,7 +17,7 @@ from functools import partial
 import msgspec
 import uvicorn
 
-from arttrace.system.addresses import is_loopback
+from arttrace.system.addresses import is_http, is_loopback
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
@@ -90,7 +90,7 @@ def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Poli
         )
     require_utf8(options.data.root)
     for url in options.vllm_urls:
-        if not url.lower().startswith(("http://", "https://", "unix:")):
+        if not is_http(url) and not url.lower().startswith("unix:"):
             raise ServingError(
                 f"{url} is no address of an engine",
                 "Write http://HOST:PORT, or unix:PATH for a socket in the file system.",

@@ -11,7 +11,7 @@ from arttrace.system.errors import ArttraceError
 
 SamplingFields = Literal["request", "policy"]
 ANY_MODEL = "*"
-_ENTRY = re.compile(r"(?P<model>[^\[\]=]+)(?:\[(?P<agent>[^\]]+)\])?=(?P<to>.+?)@(?P<url>https?://[^,]+)")
+_ENTRY = re.compile(r"(?P<model>[^\[\]=]+)(?:\[(?P<agent>[^\]]+)\])?=(?P<to>.+?)@(?P<url>(?i:https?)://[^,]+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from arttrace.commands.shared.progress import with_reading_progress
+from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir, beside_another
 
@@ -41,7 +42,7 @@ dir_option: _Decorator = click.option(
 
 def require_address(value: str, such_as: str) -> None:
     """Raises click.BadParameter for what is no HTTP address."""
-    if not value.startswith(("http://", "https://")):
+    if not is_http(value):
         raise click.BadParameter(f"{value!r} is not an address such as {such_as}")
 
 

@@ -17,7 +17,7 @@ import msgspec
 from arttrace.loop.model import api_key as key_of_environment
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.system.addresses import needs_certificates
+from arttrace.system.addresses import is_http, needs_certificates
 from arttrace.system.errors import ServingError, TrainingError
 
 _TIMEOUT_S = 120.0
@@ -54,7 +54,7 @@ class ServerConnection:
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        if not url.startswith(("http://", "https://")):
+        if not is_http(url):
             raise ServingError(
                 f"the address {url!r} begins with neither http:// nor https://", 'Such as "http://gpu-box:8000".'
             )

@@ -18,7 +18,7 @@ from arttrace.system.errors import RolloutError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import REPLAY_OF
 from arttrace.wire.span_attributes import MAX_ERROR_TEXT
-from trainer.commands.rollout import command
+from trainer.commands.rollout import _environment, command
 from trainer.rollouts.replay import _recorded_tools
 from trainer.rollouts.workers import RolloutWorkers
 
@@ -62,6 +62,11 @@ def test_a_line_of_inputs_that_cannot_be_read_is_named(tmp_path: Path, line: byt
     options = ["--dir", str(tmp_path), "--dry-run", "--entry", "agent:answer", "--input", str(file)]
     with pytest.raises(RolloutError, match=r"line 2 of .*inputs\.jsonl is no JSON object"):
         CliRunner().invoke(command, options, catch_exceptions=False)
+
+
+def test_a_policys_address_may_begin_with_capitals(tmp_path: Path) -> None:
+    named = _environment(DataDir(tmp_path), "HTTP://h:1/v1", ["gpt-4o=market@3@HTTPS://i/v1"])
+    assert named["ARTTRACE_ROUTE"] == "*=policy:latest@HTTP://h:1/v1,gpt-4o=market@3@HTTPS://i/v1"
 
 
 @pytest.mark.parametrize(

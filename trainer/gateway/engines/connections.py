@@ -30,7 +30,7 @@ class Connections:
     request under way at most; `headers` go with every request."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        socket = url.removeprefix("unix:") if url.startswith("unix:") else None
+        socket = url[len("unix:") :] if url.lower().startswith("unix:") else None
         self._url = url.rstrip("/") if socket is None else "http://localhost"
         self._session = aiohttp.ClientSession(
             headers=headers,

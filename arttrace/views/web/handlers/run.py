@@ -13,6 +13,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.store.access.late_spans import late
+from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.trajectories import sequences
 from arttrace.views.costs.prices import load_prices
@@ -268,9 +269,7 @@ def _head(reader: StoreReader, summary: TrajectorySummary, tab: str, begun: Traj
         "result": result,
         "token_words": token_words(summary),
         "cost": reader.kept(summary.id, "cost", lambda: _cost(reader, summary.id)),
-        "elsewhere": [
-            link for link in links(reader.store.data, summary.id) if link.startswith(("https://", "http://"))
-        ],
+        "elsewhere": [link for link in links(reader.store.data, summary.id) if is_http(link)],
     }
 
 
