@@ -221,6 +221,22 @@ def test_a_span_on_which_the_collector_fails_does_not_hold_up_the_others(
     assert recorder.counts().rejected == 1
 
 
+def test_a_collector_that_recovers_while_a_span_of_a_batch_is_looked_for_gets_them_all(
+    record_to: Callable[[str], Recorder], receiver: Receiver
+) -> None:
+    """It was refused for good what it failed on once, beside another that it took."""
+    fails: Reply = (500, {}, b"")
+    at_first = [lambda _spans: fails] * delivery._TRIES_BEFORE_BLAME
+    receiver.script = [*at_first, lambda _spans: OK, *[lambda _spans: fails] * 3]  # the first half is taken
+    recorder = record_to(receiver.url)
+    for number in range(4):
+        recorder.append(span(number))
+    recorder.close()
+    assert recorder.deliver(DEADLINE_S)
+    assert receiver.ids() == {id_of(number) for number in range(4)}
+    assert recorder.counts().rejected == 0
+
+
 def test_a_collector_that_fails_on_everything_costs_nothing(
     record_to: Callable[[str], Recorder], receiver: Receiver
 ) -> None:

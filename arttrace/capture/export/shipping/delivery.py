@@ -79,11 +79,12 @@ class _Blamed(Exception):
 
 @dataclass(slots=True)
 class _Part:
-    """A batch that is not acknowledged yet: the records of it that are delivered or refused, and how many the receiver
-    had taken in all when it was last tried."""
+    """A batch that is not acknowledged yet: the records of it that are delivered or refused, how many the receiver had
+    taken in all when it was last tried, and how often it failed on some records of it while it took others."""
 
     delivered: int
     taken: set[int] = field(default_factory=set)
+    blamed: int = 0
 
 
 class Delivery:
@@ -165,8 +166,8 @@ class Delivery:
 
     def _deliver(self, records: list[Record], place: tuple[str, int]) -> None:
         """Return when each record is delivered or refused."""
-        self._splitting = False
         part = self._parts.setdefault(place, _Part(self.counts.delivered))
+        self._splitting = part.blamed > 0
         before = len(part.taken)
         # What is left of a batch may be the bad records alone: then other batches were taken meanwhile.
         takes_others = before > 0 and self.counts.delivered > part.delivered
@@ -174,8 +175,11 @@ class Delivery:
             blamed = self._deliver_parts(records, range(len(records)), part.taken, place)
         finally:
             part.delivered = self.counts.delivered
-        if blamed and len(blamed) == len(records) - before and not takes_others:  # it fails on everything
-            raise _Fails(blamed[0][1], kind="fails")
+        if blamed:
+            fails_on_all = len(blamed) == len(records) - before and not takes_others
+            part.blamed += not fails_on_all or self._takes_again(records, part.taken)
+            if part.blamed < _TRIES_BEFORE_BLAME:
+                raise _Fails(blamed[0][1], kind="fails")
         for record, reason in blamed:
             self._keep_refused(record, reason)
         del self._parts[place]
@@ -204,6 +208,11 @@ class Delivery:
             *self._deliver_parts(records, these[:half], taken, place),
             *self._deliver_parts(records, these[half:], taken, place),
         ]
+
+    def _takes_again(self, records: list[Record], taken: set[int]) -> bool:
+        """Whether the receiver takes now what it has taken of a batch: then what it fails on is the cause itself."""
+        spans = [span for number in sorted(taken)[:3] if (span := self._span(records[number])) is not None]
+        return any(self._post(encode_request(self._client.formed([span]))).taken for span in spans)
 
     def _send(self, records: list[Record], place: tuple[str, int]) -> None:
         self._send_scores([record for record in records if isinstance(record, Reward)], place)
