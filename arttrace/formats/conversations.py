@@ -218,10 +218,8 @@ def _span_id(trace_id: str, name: str) -> str:
 
 
 def time_of(item: dict[str, Any]) -> int | None:
-    """When it was, by what stands beside its messages: seconds since 1970 or an ISO 8601 time."""
+    """When it was, by what stands beside its messages."""
     for value in (item.get(name) for name in ("created", "created_at", "timestamp")):
-        if isinstance(value, (int, float)) and 0 < value < 1 << 33:
-            return int(value * SECOND)
         if (found := time_ns(value)) is not None:
             return found
     return None

@@ -1,4 +1,4 @@
-"""Times in Parquet: of whatever unit, in a column or in a message, and whether or not pandas is installed."""
+"""Times in Parquet and as numbers: of any unit, in a column or in a message, and whether or not pandas is installed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from arttrace.formats.imported_files import read_file
 from arttrace.records.span import SpanRow
+from arttrace.records.values.times import time_ns
 
 _BEGAN_NS = 1_740_830_400_123_456_789
 _SAID = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
@@ -40,6 +41,19 @@ def test_a_conversation_stands_at_the_time_that_its_row_has(unit: str, digits: i
     count = {"ns": _BEGAN_NS, "us": _BEGAN_NS // 10**3, "ms": _BEGAN_NS // 10**6}[unit]
     root = imported("created_at", pa.array([count], pa.timestamp(unit, zone)))
     assert root.start_ns == _BEGAN_NS // 10**digits * 10**digits
+
+
+@pytest.mark.parametrize("digits", [9, 6, 3, 0])
+@pytest.mark.parametrize("form", [int, float])
+def test_a_number_is_taken_for_the_unit_that_its_size_shows(digits: int, form: type) -> None:
+    """JavaScript writes milliseconds: a conversation with them had no time, in silence."""
+    root = imported("created_at", pa.array([form(_BEGAN_NS // 10**digits)]))
+    assert abs(root.start_ns - _BEGAN_NS) < max(10**digits, 1_000)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1 << 63, float("nan"), float("inf"), True])
+def test_a_number_that_no_clock_shows_is_no_time(value: object) -> None:
+    assert time_ns(value) is None
 
 
 def test_times_below_a_column_are_read_as_others() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.imported_run import SECOND, said
+from arttrace.formats.imported_run import said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
@@ -32,7 +32,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     trace_id = hex_id(item["root_span_id"], 32)
     metrics, about = json_object(item.get("metrics")), json_object(item.get("span_attributes"))
     metadata = json_object(item.get("metadata"))
-    start = _seconds(metrics.get("start")) or time_ns(item.get("created"))
+    start = time_ns(metrics.get("start")) or time_ns(item.get("created"))
     if start is None:
         raise ValueError("a span has neither metrics.start nor created")
     kind = str(about.get("type") or "task")
@@ -64,7 +64,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         }
     else:
         found = {}
-    error, end = item.get("error"), _seconds(metrics.get("end"))
+    error, end = item.get("error"), time_ns(metrics.get("end"))
     own = hex_id(item["span_id"], 16)
     yield SpanRow(
         trace_id=trace_id,
@@ -129,11 +129,6 @@ def _replies(output: Any) -> Iterator[Any]:
             yield {**one["message"], "finish_reason": one.get("finish_reason")}
         elif isinstance(one, dict) and ("content" in one or "tool_calls" in one):
             yield {"role": "assistant", **one}
-
-
-def _seconds(value: Any) -> int | None:
-    number = finite(value)
-    return int(number * SECOND) if number is not None and 0 < number < 1 << 33 else None
 
 
 def _count(value: Any) -> int | None:

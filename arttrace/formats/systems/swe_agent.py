@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.imported_run import SECOND, ImportedRun
+from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import Read
 from arttrace.records import semconv
-from arttrace.trajectories.decoding.attribute_values import finite
+from arttrace.records.values.times import time_ns
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "swe-agent trajectories"
@@ -99,6 +99,5 @@ def _answered(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time(one: dict[str, Any]) -> int | None:
-    """When it was said, in mini-swe-agent: seconds since 1970."""
-    at = finite(one.get("timestamp"))
-    return int(at * SECOND) if at is not None and 0 < at < 1 << 33 else None
+    """When it was said, in mini-swe-agent."""
+    return time_ns(one.get("timestamp"))

@@ -1,4 +1,4 @@
-"""Times as text, made the nanoseconds since 1970 that records have. Pure."""
+"""Times as text and numbers, made the nanoseconds since 1970 that records have. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Any
 
 from arttrace.records.values.integers import INT64
 
+_UNITS_NS = (1_000_000_000, 1_000_000, 1_000, 1)
+_LATEST_NS = (1 << 33) * 1_000_000_000
+"""The year 2242. What is later in one unit is in the next one."""
+
 
 def time_ns(value: Any) -> int | None:
-    """An ISO 8601 time in nanoseconds since 1970, in UTC unless it says otherwise; None for anything else."""
+    """An ISO 8601 time in nanoseconds since 1970, in UTC unless it says otherwise, or a number since then of seconds,
+    milliseconds, microseconds or nanoseconds, as its size shows; None for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return next((int(value * unit) for unit in _UNITS_NS if 0 < value * unit < _LATEST_NS), None)
     if not isinstance(value, str):
         return None
     try:
