@@ -17,6 +17,7 @@ _PIN = "root"
 """The file by which `arttrace init` marks a data directory."""
 LOCAL = "local"
 LAST_RUN = "last_run"
+TRAINING_LOCK = "train.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,10 @@ class DataDir:
     def serving_lock(self) -> Path:
         """The file on which that gateway holds a lock."""
         return self.root / "serve.lock"
+
+    def training_lock(self, policy: str) -> Path:
+        """The file on which whoever makes versions of a policy holds a lock."""
+        return self.policies / policy / TRAINING_LOCK
 
 
 def endpoints(said: str | None = None) -> tuple[str | None, list[str]]:

@@ -11,7 +11,13 @@ from arttrace.system.paths import DataDir
 
 
 @click.command()
-@click.option("--seed", default=1, show_default=True, help="Seed of the base model, the scenarios and the sampling.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 4294967295),
+    default=1,
+    show_default=True,
+    help="Seed of the base model, the scenarios and the sampling.",
+)
 @click.option("--steps", type=click.IntRange(min=1), help="Optimisation steps.  [default: as many as the task needs]")
 @click.option(
     "--judge", metavar="MODEL", help="A real judge by its litellm name, such as openai/o3.  [default: a stand-in]"

@@ -27,13 +27,14 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import MayPass, TrainingError
 from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
+from arttrace.system.paths import TRAINING_LOCK
 from arttrace.system.private_files import make_directory
 from arttrace.system.processes import is_alive
 from trainer.policies.files import DROPPED, STATE
 from trainer.policies.same_adapter import same_adapter
 from trainer.policies.spare_file import ROOM, Room
 
-_MANIFEST, _PRUNED, _LOCK, _ROLLBACK = "manifest.json", "pruned.json", "train.lock", "rollback.json"
+_MANIFEST, _PRUNED, _ROLLBACK = "manifest.json", "pruned.json", "rollback.json"
 _UNFINISHED = ".manifest.json"
 
 _HANDED_OVER = "handed_over"
@@ -326,7 +327,7 @@ class Checkpoints:
     def _take_lock(self, locks: contextlib.ExitStack) -> None:
         make_directory(self.directory)
         with contextlib.ExitStack() as opened:
-            lock = opened.enter_context((self.directory / _LOCK).open("a+"))
+            lock = opened.enter_context((self.directory / TRAINING_LOCK).open("a+"))
             deadline = time.monotonic() + _LOCK_WITHIN_S
             while not acquire(lock.fileno()):
                 if time.monotonic() > deadline:
@@ -344,7 +345,7 @@ class Checkpoints:
     def writer(self) -> int | None:
         """The process that makes versions of the policy now, None when none does."""
         try:
-            with (self.directory / _LOCK).open() as lock:
+            with (self.directory / TRAINING_LOCK).open() as lock:
                 if acquire(lock.fileno()):
                     return None
                 return int(lock.read() or 0)

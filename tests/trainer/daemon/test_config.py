@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from arttrace.commands import cli
 from arttrace.system.errors import TrainingError
 from trainer.commands.train.cli import command
 from trainer.daemon.config import DaemonConfig, load_config, print_config
@@ -105,6 +106,25 @@ def test_the_command_prints_it_and_refuses_the_daemons_options_without_the_daemo
     refused = CliRunner().invoke(command, ["--dir", str(tmp_path), "--min-groups", "3"])
     assert refused.exit_code == 2
     assert "add --daemon" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["train", "--keep-states", "-1"], "'--keep-states': '-1' is given, a whole number of at least 0 is wanted"),
+        (
+            ["train", "--daemon", "--keep-best", "-1"],
+            "'--keep-best': '-1' is given, a whole number of at least 0 is wanted",
+        ),
+        (["train", "--daemon", "--votes", "16"], "'--votes': '16' is given, a whole number from 1 to 15 is wanted"),
+        (["train", "--daemon", "--poll", "0"], "'--poll': '0' is given, a number above 0 is wanted"),
+        (["demo", "--seed", "-1"], "'--seed': '-1' is given, a whole number from 0 to 4294967295 is wanted"),
+    ],
+)
+def test_a_count_out_of_its_bounds_is_refused_by_its_option(options: list[str], wanted: str) -> None:
+    refused = CliRunner().invoke(cli, options)
+    assert refused.exit_code == 2
+    assert wanted in refused.output
 
 
 def test_what_is_chosen_for_the_machine_is_printed_as_json_too(tmp_path: Path) -> None:

@@ -137,6 +137,20 @@ def test_a_killed_server_serves_nothing_even_if_another_process_has_its_number(v
         lock.unlink()
 
 
+def test_a_killed_daemon_does_nothing_even_if_another_process_has_its_number(viewer: Viewer) -> None:
+    client = TestClient(create_app(viewer.store, KEY), base_url="http://localhost")
+    lock = viewer.store.data.policies / "policy" / "train.lock"
+    try:
+        with lock.open("w") as held:
+            assert acquire(held.fileno())
+            shown = client.get("/training", headers={"authorization": f"Bearer {KEY}"}).text
+            assert "waits for groups to train on" in shown
+        shown = client.get("/training", headers={"authorization": f"Bearer {KEY}"}).text
+        assert "killed while in wait" in shown
+    finally:
+        lock.unlink()
+
+
 def summary(number: int, reward: float | None = None, **changes: object) -> TrajectorySummary:
     id = f"run{number}"
     given = () if reward is None else (Reward(id=f"r{number}", trajectory_id=id, value=reward),)

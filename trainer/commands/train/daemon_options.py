@@ -50,6 +50,7 @@ from trainer.step.signals import ended_by_signals, stop_on_signals
 _PROGRESS_S = 60.0  # inside a step, in the log
 _OF_FILES = ("rubric",)
 _ANYWHERE = ("report_to", "keep__states")  # without --daemon too
+_BOUNDS = ("ge", "gt", "le", "lt")
 _SHARED = ("policy", "base_model", "advantages", "std_floor", "max_staleness", "learner", "keep")
 
 
@@ -206,7 +207,15 @@ def _kind(name: str, field: FieldInfo) -> Any:
         return click.UNPROCESSED
     wanted = field.annotation
     named = [kind for kind in (wanted, *get_args(wanted)) if kind in (int, float, str)]
-    return named[0] if named else str
+    bounds = {bound: getattr(one, bound) for one in field.metadata for bound in _BOUNDS if hasattr(one, bound)}
+    if not bounds:
+        return named[0] if named else str
+    return (click.IntRange if named[0] is int else click.FloatRange)(
+        min=bounds.get("ge", bounds.get("gt")),
+        max=bounds.get("le", bounds.get("lt")),
+        min_open="gt" in bounds,
+        max_open="lt" in bounds,
+    )
 
 
 def _help(name: str, field: FieldInfo) -> str:

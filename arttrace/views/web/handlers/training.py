@@ -12,7 +12,6 @@ from arttrace.system.errors import StoreError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.journal.lock import lives_and_holds
 from arttrace.system.paths import DataDir
-from arttrace.system.processes import is_alive
 from arttrace.views.web.handlers.request_fields import integer, reader_of
 from arttrace.views.web.models.run_list import run_row
 from arttrace.views.web.models.training_page import DaemonStatus, ServedPolicy, charts, doing, versions
@@ -40,7 +39,7 @@ def show(request: Request) -> Response:
         policy=policy,
         daemon=daemon,
         served=_served(reader.store.data, policy),
-        doing=doing(daemon, is_alive(daemon.pid)) if daemon else "",
+        doing=doing(daemon, lives_and_holds(daemon.pid, reader.store.data.training_lock(policy))) if daemon else "",
         charts=charts(steps, evaluated),
         versions=made[:MOST_VERSIONS],
         total=len(made),
