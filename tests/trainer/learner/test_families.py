@@ -101,6 +101,22 @@ def test_the_documentation_names_these_families_and_no_others() -> None:
     [
         ({"model_type": "mamba2"}, "packed", "the family mamba2"),
         ({"model_type": "new", "layer_types": ["full_attention", "linear_attention"]}, "packed", "linear_attention"),
+        (
+            {"model_type": "llama4_text", "layer_types": ["full_attention", "chunked_attention"]},
+            "packed",
+            "family llama4_text: its layers .chunked_attention. attend neither to all earlier tokens nor to",
+        ),
+        (
+            {"model_type": "llama4", "text_config": {"attention_chunk_size": 8192}},
+            "packed",
+            "chunked_attention. attend",
+        ),
+        ({"model_type": "llama4_text"}, "packed", "chunked_attention. attend"),
+        (
+            {"model_type": "new", "layer_types": ["linear_attention", "new_attention"]},
+            "packed",
+            r"its layers \(linear_attention\) carry a state from token to token.* \(new_attention\) attend neither",
+        ),
         ({"model_type": "t5", "is_encoder_decoder": True}, "trl", "family t5 .* no causal language model"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "packed", "family bert .BertForMaskedLM."),
     ],

@@ -21,6 +21,8 @@ STATEFUL = frozenset(
     }
 )
 """Model types with layers that carry a state: state-space, recurrent, convolution or linear attention."""
+_STATEFUL_LAYERS = frozenset({"conv", "hybrid", "hybrid_sliding", "linear_attention", "mamba", "recurrent"})
+_CHUNKED = ("llama4", "llama4_text")
 NO_DECODERS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
@@ -34,11 +36,28 @@ def refuse_family(config: LearnerConfig, shape: Mapping[str, Any]) -> None:
             "trained: it is no causal language model.",
             "Use one that is, as Qwen, Llama, Mistral, Gemma and gpt-oss are.",
         )
-    other = sorted({str(kind) for kind in shape.get("layer_types") or ()} - ATTENTION_LAYERS)
-    if config.engine == "packed" and (other or family in STATEFUL):
+    if config.engine == "packed" and (why := _why_not_packed(family, _layer_kinds(family, shape) - ATTENTION_LAYERS)):
         raise TrainingError(
-            f"The packed engine cannot train a model of the family {family}: its layers "
-            f"({', '.join(other) or 'state-space or recurrent ones'}) carry a state from token to token, which rows "
-            "that begin alike cannot share.",
+            f"The packed engine cannot train a model of the family {family}: its layers {' and others '.join(why)}.",
             "Train with --engine trl.",
         )
+
+
+def _layer_kinds(family: str, shape: Mapping[str, Any]) -> frozenset[str]:
+    """The kinds of its layers, as far as `config.json` says them: Llama 4's need not name them."""
+    if named := shape.get("layer_types"):
+        return frozenset(map(str, named))
+    return frozenset({"chunked_attention"} if family in _CHUNKED or shape.get("attention_chunk_size") else ())
+
+
+def _why_not_packed(family: str, other: frozenset[str]) -> list[str]:
+    stateful = ", ".join(sorted(other & _STATEFUL_LAYERS)) or ("state-space or recurrent ones" * (family in STATEFUL))
+    attending = ", ".join(sorted(other - _STATEFUL_LAYERS))
+    why = []
+    if stateful:
+        why.append(f"({stateful}) carry a state from token to token, which rows that begin alike cannot share")
+    if attending:
+        why.append(
+            f"({attending}) attend neither to all earlier tokens nor to a window of them, which is all that it computes"
+        )
+    return why
