@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -221,7 +222,8 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
                 f"no policy is being served from {data.root}",
                 "Start it with: arttrace serve --base-model DIR. Or name the server: --policy http://HOST:PORT/v1",
             )
-        GatewayClient(serving.url).status()
+        with closing(GatewayClient(serving.url)) as gateway:
+            gateway.status()
         wanted = [route if _names_server(route) else f"{route}@{serving.url}/v1" for route in wanted]
     environment = {"ARTTRACE_ROUTE": ",".join(wanted)}
     # A model client wants a key before it asks anything; the policy's server gets its own, or none.

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class _Demo:
             store=self._store,
             learner=learner,
             checkpoints=checkpoints,
-            gateway=serving.client(),
+            gateway=self._stack.enter_context(closing(serving.client())),
             scale=recipe.ADVANTAGE_SCALE,
         )
         step = loop.resume()

@@ -29,6 +29,7 @@ from arttrace.store import Store
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.cli import command
+from trainer.commands.train.orders import OrderedTrainer, TrainOrder
 from trainer.commands.train.report import print_step, step_line
 from trainer.gateway.status import ServingFile
 from trainer.grpo import batch
@@ -37,6 +38,7 @@ from trainer.grpo.shares import share_out
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample, StepMetrics
 from trainer.policies.checkpoints import Checkpoints
+from trainer.serving.client import GatewayClient
 
 
 class StandInLearner:
@@ -122,6 +124,29 @@ def test_a_policy_is_not_published_under_the_name_of_another_that_is_served(data
     assert isinstance(refused.exception, TrainingError)
     assert "'other'" in refused.exception.message
     assert Checkpoints(data.policies, "mine").latest() is None
+
+
+@pytest.mark.parametrize("method", ["grpo", "sft", "as ordered"])
+def test_connections_to_the_gateway_are_closed(data: DataDir, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[GatewayClient] = []
+    make = GatewayClient.__init__
+
+    def noted(client: GatewayClient, url: str) -> None:
+        make(client, url)
+        opened.append(client)
+
+    monkeypatch.setattr(GatewayClient, "__init__", noted)
+    data.serving.write_bytes(
+        msgspec.json.encode(ServingFile("http://127.0.0.1:9", str(data.root), "policy", os.getpid(), ""))
+    )
+    if method == "as ordered":
+        with Store.open(data) as store:
+            trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), data.root)
+            error = trainer.fill(TrainOrder(1, {})).error
+    else:
+        error = str(train(data, "--method", method).exception)
+    assert "does not answer" in error, "nobody serves there"
+    assert [client._client.is_closed for client in opened] == [True] * len(opened) != []
 
 
 def test_a_person_reads_in_a_dry_run_what_is_left_out_and_why(data: DataDir) -> None:
