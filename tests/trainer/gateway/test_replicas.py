@@ -7,6 +7,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from trainer.gateway.engines.upstream import Upstream
 from trainer.gateway.engines.vllm.engine import EngineAddress
 from trainer.gateway.engines.vllm.model import Probe
 from trainer.gateway.errors import Refusal
-from trainer.gateway.policies import Policies
+from trainer.gateway.policies import Policies, Version
 from trainer.gateway.publish import Publisher
 
 
@@ -156,3 +157,15 @@ def test_a_version_is_asked_of_those_that_hold_it() -> None:
     pool, policies = Pool([Replica("a"), Replica("b")]), Policies("policy", "base")
     with pytest.raises(Refusal, match="starting, starting"):
         pool.pick(policies.base)
+    first, second = pool.replicas
+    upstream: Any = object()
+    first.upstream, first.state, second.state = upstream, "ready", "restarting"
+    version = Version(3, "policy@3", "policy@3", Path("adapter"), "")
+    assert pool.pick(policies.base) == (first, upstream)
+    with pytest.raises(Refusal, match="policy@3 is on no engine that is ready; b is restarting"):
+        pool.pick(version)
+    second.upstream, second.state = upstream, "ready"
+    with pytest.raises(Refusal, match=r"policy@3 is on no engine that is ready$"):
+        pool.pick(version)
+    second.loaded.add("policy@3")
+    assert pool.pick(version) == (second, upstream)

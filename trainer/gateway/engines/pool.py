@@ -117,6 +117,12 @@ class Pool:
         states = ", ".join(replica.state for replica in self.replicas)
         return engine_down(f"it is {states}" if len(self.replicas) == 1 else f"the engines are {states}")
 
+    def _without(self, version: Version) -> EngineDown:
+        """The refusal of a version that those which are ready do not hold: it goes, or comes with one that is not."""
+        others = [f"{replica.name} is {replica.state}" for replica in self.replicas if not replica.ready]
+        away = f"; {', '.join(others)}" if others else ""
+        return EngineDown(503, "engine_unavailable", f"{version.name} is on no engine that is ready{away}", retry_s=2)
+
     def cannot_publish(self) -> EngineDown:
         """The refusal of a version while none is ready, with the last words of those that died."""
         words = "".join(f"\n{replica.name} died: {replica.death}" for replica in self.replicas if replica.death)
@@ -133,7 +139,7 @@ class Pool:
         """
         able = [replica for replica in self.ready() if replica.holds(version)]
         if not able:
-            raise self.down()
+            raise self._without(version) if self.ready() else self.down()
         home = None if trajectory is None else self._homes.get(trajectory)
         if home is None or home not in able:
             turn = next(self._turns)
