@@ -237,6 +237,12 @@ async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None
     idle.cancel()
     run = taken_in(site)[0]["t"]
     assert (run.incomplete, run.tags) == ("", (IDLE_TAG,))
+    order = {"reward": 0.5, "metadata": {"user": "ada"}, "group": "sums", "error": "timeout"}
+    for _ in range(2):  # what its agent says of it later is kept, once
+        assert (await site.http.post("/r/t/end", json=order)).json()["already_ended"]
+    run = taken_in(site)[0]["t"]
+    assert (run.incomplete, run.tags, [reward.value for reward in run.rewards]) == ("", (IDLE_TAG,), [0.5])
+    assert run.metadata == {"user": "ada", "group": "sums", "error": "timeout"}
 
 
 async def test_rewards_are_given_once_by_id(site: Site) -> None:

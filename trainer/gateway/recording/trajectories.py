@@ -98,6 +98,7 @@ class Trajectories:
         self._open: OrderedDict[str, _Open] = OrderedDict((name, _restored(name, run)) for name, run in found.items())
         self._ended: OrderedDict[str, EndReport] = OrderedDict()
         self._called_since: set[str] = set()
+        self._ended_idle: set[str] = set()  # and their agents did not end them since
 
     @property
     def open(self) -> int:
@@ -150,14 +151,18 @@ class Trajectories:
         self._touch(owner.trajectory, kept)
 
     def end(self, trajectory: str, order: EndOrder, *, tags: tuple[str, ...] = ()) -> tuple[EndReport, list[Record]]:
-        """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing; one
-        after further calls is that of a second run, whose calls cannot be distinguished from the first one's.
+        """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing, but
+        that the first one by its agent says of one that had been quiet for long is kept; one after further calls is
+        that of a second run, whose calls cannot be distinguished from the first one's.
 
         Raises Refusal (404) when no call of it came here.
         """
         if (report := self._ended.get(trajectory)) is not None:
             again = self._second_run(trajectory) if trajectory in self._called_since else []
+            if trajectory in self._ended_idle:
+                again += self._late(trajectory, order)
             self._called_since.discard(trajectory)
+            self._ended_idle.discard(trajectory)
             return msgspec.structs.replace(report, already_ended=True), again
         kept = self._open.pop(trajectory, None)
         if kept is None:
@@ -167,7 +172,9 @@ class Trajectories:
         report = EndReport(trajectory, kept.calls)
         self._ended[trajectory] = report
         if len(self._ended) > MAX_KEPT:
-            self._called_since.discard(self._ended.popitem(last=False)[0])
+            forgotten = self._ended.popitem(last=False)[0]
+            self._called_since.discard(forgotten)
+            self._ended_idle.discard(forgotten)
         records: list[Record] = []
         for agent in kept.agents.values():
             agent.end_ns = agent.end_ns or now
@@ -188,15 +195,47 @@ class Trajectories:
         if order.error is not None:
             root = msgspec.structs.replace(root, status_code=_ERROR, status_message=order.error[:_MAX_ERROR])
         records.append(root)
-        if order.reward is not None:
-            records.append(self.reward(trajectory, RewardOrder(order.reward, id=derived_id(16, trajectory, "end"))))
-        return report, records
+        return report, [*records, *self._reward_at_end(trajectory, order)]
 
     def end_idle(self, idle_s: float) -> list[Record]:
         """End those without a call under way for `idle_s` seconds; each is tagged so."""
         limit = time.monotonic() - idle_s
         quiet = [id for id, kept in self._open.items() if not kept.under_way and kept.touched < limit]
-        return [record for id in quiet for record in self.end(id, EndOrder(), tags=(IDLE_TAG,))[1]]
+        ended = [record for id in quiet for record in self.end(id, EndOrder(), tags=(IDLE_TAG,))[1]]
+        self._ended_idle.update(quiet)
+        return ended
+
+    def _reward_at_end(self, trajectory: str, order: EndOrder) -> list[Reward]:
+        if order.reward is None:
+            return []
+        return [self.reward(trajectory, RewardOrder(order.reward, id=derived_id(16, trajectory, "end")))]
+
+    def _late(self, trajectory: str, order: EndOrder) -> list[Record]:
+        """What an agent says at the end of a trajectory whose root has ended already: its reward, and all else as
+        metadata, on a span that is there for nothing else."""
+        others = msgspec.structs.asdict(order)
+        metadata, reward = others.pop("metadata"), self._reward_at_end(trajectory, order)
+        del others["reward"]
+        said = {name: value for name, value in others.items() if value is not None} | metadata
+        if not said:
+            return [*reward]
+        owner, now = trajectory_owner(trajectory), time.time_ns()
+        update = SpanRow(
+            trace_id=owner.trace_id,
+            span_id=derived_id(8, trajectory, "late"),
+            parent_span_id=owner.parent_span_id,
+            name="update",
+            start_ns=now,
+            end_ns=now,
+            attributes={
+                semconv.TRAJECTORY_ID: trajectory,
+                semconv.TRAJECTORY_SPAN_COUNT: 0,
+                semconv.METADATA: msgspec.json.encode(said).decode(),
+            },
+            resource={semconv.SERVICE_NAME: self._project},
+            scope_name=SCOPE_NAME,
+        )
+        return [update, *reward]
 
     @staticmethod
     def reward(trajectory: str, order: RewardOrder) -> Reward:
