@@ -74,6 +74,16 @@ def test_stalled_uploads_take_no_thread(spool: Spool) -> None:
                 assert channel.unary_unary(METHOD)(request(), timeout=60) == b""
 
 
+def test_a_message_over_the_limit_is_counted_as_a_request_that_was_refused(spool: Spool) -> None:
+    with serving(spool) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.unary_unary(METHOD)
+        with pytest.raises(grpc.RpcError) as refused:
+            method(bytes((1 << 20) + 1), timeout=60)
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "over 1048576 bytes: send smaller batches" in refused.value.details()
+    assert spool.unread.counted == 1
+
+
 def test_connections_are_bounded(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_server, "_CONNECTIONS", 5)
     with ExitStack() as stack:

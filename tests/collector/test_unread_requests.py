@@ -13,7 +13,7 @@ from refusing_site import LEAF, ROOT, TRACE, Site, run, span
 from arttrace.collector.otlp.responses import PROTOBUF
 from arttrace.commands import cli
 from arttrace.formats.otlp.request import MalformedRequest
-from arttrace.store.server.responses import JSON
+from arttrace.store.server.responses import JSON, RequestRefused
 
 
 def listed(site: Site, *options: str) -> str:
@@ -103,6 +103,7 @@ def test_what_is_to_be_sent_again_is_not_counted(site: Site) -> None:
     site.app.budget.take(site.app.budget.limit)
     answer = site.client.post("/v1/traces", content=b"{}", headers={"content-type": JSON})
     assert answer.status_code == 503
+    assert site.app.traces.refused(JSON, RequestRefused(408, "it did not arrive in time")).status == 408
     assert metric(site) == "arttrace_collector_requests_unread_total 0"
 
 

@@ -2,7 +2,8 @@
 
 Messages are read by an event loop and handled in threads, so that one whose message does not come takes none. Its
 connection ends by its age: gRPC has no limit on the time for a message. Nor has it one on connections: senders reach it
-through a `BoundedListener`.
+through a `BoundedListener`. A message over the limit is refused here, where it can be counted: what gRPC refuses by
+itself, over twice the limit, it tells nobody.
 """
 
 from __future__ import annotations
@@ -51,11 +52,14 @@ def serving_grpc(
 ) -> Iterator[int]:
     """Serves `Export` while it is entered, and gives the port. Raises ArttraceError when the port is taken."""
     methods = [
-        (name, grpc.unary_unary_rpc_method_handler(_Export(traces, budget, guard, logs)))  # bytes in, bytes out
+        (
+            name,
+            grpc.unary_unary_rpc_method_handler(_Export(traces, budget, guard, logs, max_body_bytes)),
+        )  # bytes in, bytes out
         for name, logs in ((SERVICE, False), (LOGS_SERVICE, True))
     ]
     options = [
-        ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.max_receive_message_length", 2 * max_body_bytes),
         ("grpc.so_reuseport", 0),
         ("grpc.max_connection_age_ms", int(_AGE_S * 1000)),
         ("grpc.max_connection_age_grace_ms", int(_GRACE_S * 1000)),
@@ -126,15 +130,18 @@ def _loop() -> Iterator[Callable[[Coroutine[Any, Any, _T]], _T]]:
 class _Export:
     """A service's one method. UNAVAILABLE asks to send it again, INVALID_ARGUMENT is for good."""
 
-    def __init__(self, traces: TraceReceiver, budget: Budget, guard: Authorizer, logs: bool) -> None:
+    def __init__(self, traces: TraceReceiver, budget: Budget, guard: Authorizer, logs: bool, limit: int) -> None:
         self._traces = traces
         self._logs = logs
         self._budget = budget
         self._guard = guard
+        self._limit = limit
 
     def __call__(self, body: bytes, context: grpc.ServicerContext) -> bytes:
         if self._guard.api_key is not None and not self._guard.knows(_authorization(context)):
             _abort(context, grpc.StatusCode.UNAUTHENTICATED, "send the metadata `authorization: Bearer KEY`")
+        if len(body) > self._limit:
+            _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, self._traces.too_large(self._limit))
         taken = 0
         try:
             self._budget.take(len(body))

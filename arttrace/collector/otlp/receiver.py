@@ -14,7 +14,7 @@ from arttrace.formats.otlp.decode_json import parse_json
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.store.server.responses import JSON, HttpResponse, RequestRefused
 
-_AGAIN = 500
+_NOT_IN_TIME, _AGAIN = 408, 500
 _INLINE_BYTES = 1 << 20  # a larger body is unpacked and checked in a thread, so that others are answered meanwhile
 
 
@@ -63,10 +63,16 @@ class TraceReceiver:
             self._sink.refuse(checked.refused, checked.untraced, checked.reason)
         return checked, self._sink.take(payload, checked.spans) if payload else None
 
+    def too_large(self, limit: int) -> str:
+        """Counts a request that a transport refuses for its size. Returns the reason."""
+        reason = f"the body is over {limit} bytes: send smaller batches"
+        self._sink.unread.add(reason)
+        return reason
+
     def refused(self, kind: str, error: Exception) -> HttpResponse:
-        """The answer that says what went wrong: 400 is for good, and counted; 503 asks to send it again."""
+        """The answer that says what went wrong: 400 is for good, and counted; 408 and 503 ask to send it again."""
         answer = failed(kind, error)
-        if answer.status < _AGAIN:
+        if answer.status < _AGAIN and answer.status != _NOT_IN_TIME:
             self._sink.unread.add(str(error))
         return answer
 
