@@ -84,6 +84,47 @@ def test_a_stream_cut_after_any_event_holds_what_had_come(words: str) -> None:
     assert tools[-1] == ("".join(arguments for _, _, arguments in TOOLS) if words == "tools" else "")
 
 
+def test_a_stream_cut_within_commands_of_a_shell_holds_what_had_come() -> None:
+    """Commands and what they printed lie in lists of their items, and came with neither."""
+    call = {"type": "shell_call", "id": "s", "call_id": "c", "action": {"commands": [], "timeout_ms": 9}}
+    output = {"type": "shell_call_output", "id": "o", "call_id": "c", "output": []}
+    of_call, of_output = {"output_index": 0}, {"output_index": 1, "item_id": "o"}
+    command, printed = "response.shell_call_command", "response.shell_call_output_content"
+    events: list[dict[str, Any]] = [
+        {"type": "response.output_item.added", **of_call, "item": call},
+        {"type": f"{command}.added", **of_call, "command_index": 0, "command": "l"},
+        {"type": f"{command}.delta", **of_call, "command_index": 0, "delta": "s "},
+        {"type": f"{command}.delta", **of_call, "command_index": 0, "delta": "-l"},
+        {"type": f"{command}.done", **of_call, "command_index": 0, "command": "ls -l"},
+        {"type": f"{command}.added", **of_call, "command_index": 1, "command": ""},
+        {"type": f"{command}.delta", **of_call, "command_index": 1, "delta": "pw"},
+        {"type": "response.output_item.added", **of_output, "item": output},
+        {"type": f"{printed}.delta", **of_output, "command_index": 0, "delta": {"stdout": "a.p"}},
+        {"type": f"{printed}.delta", **of_output, "command_index": 0, "delta": {"stdout": "y", "stderr": "no"}},
+        {"type": f"{printed}.done", **of_output, "command_index": 0, "output": [{"stdout": "a.py", "stderr": ""}]},
+        {"type": f"{printed}.delta", **of_output, "command_index": 1, "delta": {"stderr": "?", "stdout": None}},
+    ]
+    came: list[tuple[Any, Any]] = []
+    for number in range(1, len(events) + 1):
+        lines = [{"type": "response.created", "response": response(ASK, []) | {"output": []}}, *events[:number]]
+        data = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in lines)
+        decoded = run("/v1/responses", data, headers=STREAM, ending="closed")
+        shell, *shown = read(decoded, semconv.OUTPUT_MESSAGES)[0]["parts"]
+        came.append((shell["value"]["action"]["commands"], shown[0]["response"] if shown else None))
+        assert shell["value"]["action"]["timeout_ms"] == 9
+    assert [commands for commands, _ in came[:7]] == [
+        [], ["l"], ["ls "], ["ls -l"], ["ls -l"], ["ls -l", ""], ["ls -l", "pw"]
+    ]  # fmt: skip
+    done = {"stdout": "a.py", "stderr": ""}
+    assert [shown for _, shown in came[7:]] == [
+        "",
+        [{"stdout": "a.p", "stderr": ""}],
+        [{"stdout": "a.py", "stderr": "no"}],
+        [done],
+        [done, {"stdout": "", "stderr": "?"}],
+    ]
+
+
 def test_token_ids_of_a_response_as_vllm_gives_them() -> None:
     """Asked with enable_response_messages, it tells what it read and wrote as raw messages with their tokens."""
     raw = {"input_messages": [{"type": "raw_message_tokens", "message": "hi", "tokens": [7, 8]}]}

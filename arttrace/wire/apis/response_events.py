@@ -30,6 +30,9 @@ _PARTS = {
 }
 
 
+_COMMAND, _PRINTED = "response.shell_call_command.", "response.shell_call_output_content."
+
+
 @dataclass(slots=True)
 class ResponseStream:
     """What came of a stream. `done` is False when its last event did not come."""
@@ -74,11 +77,16 @@ class _Item:
         self._fields: dict[str, list[str]] = {}
         self._parts: dict[tuple[str, int], tuple[str, str, list[str]]] = {}
         self._logprobs: dict[int, list[Any]] = {}
+        self._commands: dict[int, list[str]] = {}
+        self._printed: dict[int, dict[str, list[str]] | list[Any]] = {}  # pieces, or what was printed in the end
 
     def add(self, kind: str, event: dict[str, Any]) -> None:
         if kind in ("response.output_item.added", "response.output_item.done"):
             if isinstance(event.get("item"), dict):
                 self._item, self._done = event["item"], kind.endswith("done")
+            return
+        if kind.startswith((_COMMAND, _PRINTED)) and isinstance(event.get("command_index"), int):
+            self._add_of_shell(kind, event["command_index"], event)
             return
         delta = event.get("delta")
         if not isinstance(delta, str):
@@ -93,6 +101,21 @@ class _Item:
             if isinstance(event.get("logprobs"), list):
                 self._logprobs.setdefault(number, []).extend(event["logprobs"])
 
+    def _add_of_shell(self, kind: str, number: int, event: dict[str, Any]) -> None:
+        """Of a command: how it begins, more of it, or all of it; of what it printed: more of it, or all of it."""
+        delta, command, output = event.get("delta"), event.get("command"), event.get("output")
+        if kind == f"{_COMMAND}delta" and isinstance(delta, str):
+            self._commands.setdefault(number, []).append(delta)
+        elif kind in (f"{_COMMAND}added", f"{_COMMAND}done") and isinstance(command, str):
+            self._commands[number] = [command]
+        elif kind == f"{_PRINTED}done" and isinstance(output, list):
+            self._printed[number] = output
+        elif kind == f"{_PRINTED}delta" and isinstance(delta, dict):
+            pieces = self._printed.setdefault(number, {})
+            for name in ("stdout", "stderr"):
+                if isinstance(pieces, dict) and isinstance(piece := delta.get(name), str):
+                    pieces.setdefault(name, []).append(piece)
+
     def item(self) -> dict[str, Any]:
         if self._done:
             return self._item
@@ -104,7 +127,19 @@ class _Item:
             if part == "output_text" and number in self._logprobs:
                 made["logprobs"] = self._logprobs[number]
             item[where].append(made)
+        if self._commands:
+            action = item["action"] if isinstance(item.get("action"), dict) else {}
+            commands = ["".join(pieces) for _, pieces in sorted(self._commands.items())]
+            item["action"] = {**action, "commands": commands}
+        if self._printed:
+            item["output"] = [one for _, printed in sorted(self._printed.items()) for one in _outputs(printed)]
         return item
+
+
+def _outputs(printed: dict[str, list[str]] | list[Any]) -> list[Any]:
+    if isinstance(printed, list):
+        return printed
+    return [{name: "".join(printed.get(name, ())) for name in ("stdout", "stderr")}]
 
 
 def output_logprobs(items: Iterable[Any]) -> list[float | None] | None:
