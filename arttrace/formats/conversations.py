@@ -17,7 +17,7 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import NO_TIME, SECOND, failed_with_others, said, tool_span
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import is_system_text, unread_parts, whole_conversation
-from arttrace.formats.sdks.openai_messages import answers, inputs, offered_tools, plain, text_of, tools
+from arttrace.formats.sdks.openai_messages import GrowingInputs, answers, offered_tools, plain, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import ToolCallPart, joined_text
 from arttrace.records.reward import Reward
@@ -76,6 +76,7 @@ def _conversation(item: dict[str, Any], given: Sequence[dict[str, Any]], source:
     model = item.get("model")
     definitions = None if offered is None else tools(offered)
     calls = [at for at, message in enumerate(messages) if message["role"] == "assistant" and message.get("weight") != 0]
+    histories = GrowingInputs()
     for number, at in enumerate(calls):
         yield SpanRow(
             trace_id=trace_id,
@@ -90,7 +91,7 @@ def _conversation(item: dict[str, Any], given: Sequence[dict[str, Any]], source:
                     semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
                     semconv.TRAJECTORY_ID: trace_id,
                     semconv.REQUEST_MODEL: model if isinstance(model, str) else None,
-                    semconv.INPUT_MESSAGES: inputs(messages[:at]),
+                    semconv.INPUT_MESSAGES: histories.text(messages[:at]),
                     semconv.OUTPUT_MESSAGES: answers([messages[at]]),
                     semconv.TOOL_DEFINITIONS: definitions,
                 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from arttrace.formats.left_out import LeftOutItem
 from arttrace.formats.sdks.anthropic_messages import FAILED
-from arttrace.formats.sdks.openai_messages import answers, inputs, plain, text_of, tools
+from arttrace.formats.sdks.openai_messages import GrowingInputs, answers, plain, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import ToolCallPart, canonical_json
 from arttrace.records.reward import Reward
@@ -113,6 +113,7 @@ class ImportedRun:
         self._next = self._start = NO_TIME if start_ns is None else start_ns
         self._end = self._start
         self._spans = 0
+        self._histories = GrowingInputs()
 
     def _span_id(self, *key: Any) -> str:
         return hashed(16, self.trace_id, *key)
@@ -177,7 +178,7 @@ class ImportedRun:
             {
                 semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
                 semconv.REQUEST_MODEL: model,
-                semconv.INPUT_MESSAGES: inputs(history),
+                semconv.INPUT_MESSAGES: self._histories.text(history),
                 semconv.OUTPUT_MESSAGES: answers(replies),
                 semconv.TOOL_DEFINITIONS: tools(offered) if offered else None,
                 **(attributes or {}),

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from arttrace.formats import imported_files
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.files import items
 from arttrace.formats.imported_files import Imported, read_file, read_records
+from arttrace.formats.sdks import openai_messages
+from arttrace.records import semconv
+from arttrace.records.message import Message
+from arttrace.records.span import SpanRow
+from arttrace.wire.messages import parse_message
 
 
 @pytest.mark.parametrize("form", ["lines", "array"])
@@ -199,3 +205,32 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), file)
     return file.getvalue()
+
+
+def test_a_message_of_a_long_conversation_is_read_once_for_all_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, times = 50, Counter[str]()
+    said = [{"role": role, "content": f"{role} {turn}"} for turn in range(turns) for role in ("user", "assistant")]
+
+    def counted(message: dict[str, Any]) -> Message:
+        times[message["content"]] += 1
+        return parse_message(message)
+
+    monkeypatch.setattr(openai_messages, "parse_message", counted)
+    found = read_file(json.dumps({"messages": said}).encode(), "long")
+    spans = [one for one in found.records if isinstance(one, SpanRow)]
+    prompts = [span.attributes[semconv.INPUT_MESSAGES] for span in spans if semconv.INPUT_MESSAGES in span.attributes]
+    assert [len(json.loads(prompt)) for prompt in prompts] == [2 * turn + 1 for turn in range(turns)]
+    assert max(times.values()) == 2, "in prompts, and as an answer"
+
+
+def test_the_prompts_of_a_history_that_grows_are_those_of_each_alone() -> None:
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    block = {"type": "tool_result", "tool_use_id": "c", "content": "4"}
+    messages: list[Any] = [{"role": "user", "content": [block, {"type": "text", "text": "so?"}]}, "none", {}]
+    messages += [{"role": "user", "content": deep}, {"role": "assistant", "content": None}, {"role": "user"}]
+    history = openai_messages.GrowingInputs()
+    others = [{"role": "user", "content": "another"}]
+    for given in (*(messages[:at] for at in range(7)), messages[:3], others, [*others, *messages]):
+        assert history.text(given) == openai_messages.inputs(given)

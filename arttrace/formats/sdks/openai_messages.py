@@ -3,6 +3,7 @@ messages and tools too. Pure."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,24 @@ def inputs(messages: Sequence[Any]) -> str:
     """Messages in OpenAI's form, or Anthropic's, as the JSON text of `gen_ai.input.messages`."""
     given = [message for message in messages if isinstance(message, dict)]
     return _list_text([parse_message(plain(chat)) for message in given for chat in in_openais_form(message)])
+
+
+class GrowingInputs:
+    """`inputs` of a history that grows: what it begins with as it did the last time is not read again."""
+
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+        self._text = ""
+
+    def text(self, messages: Sequence[Any]) -> str:
+        """As `inputs` gives it."""
+        known = len(self._messages)
+        if known > len(messages) or not all(map(operator.is_, self._messages, messages)):
+            self._messages, self._text, known = [], "", 0
+        more = inputs(new := messages[known:])[1:-1]
+        self._messages += new
+        self._text = f"{self._text},{more}" if self._text and more else self._text or more
+        return f"[{self._text}]"
 
 
 def answers(messages: Sequence[Any]) -> str:
