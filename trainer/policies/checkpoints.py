@@ -346,9 +346,7 @@ class Checkpoints:
         """The process that makes versions of the policy now, None when none does."""
         try:
             with (self.directory / TRAINING_LOCK).open() as lock:
-                if acquire(lock.fileno()):
-                    return None
-                return int(lock.read() or 0)
+                return None if acquire(lock.fileno()) else int(lock.read() or 0)
         except (OSError, ValueError):
             return None
 
