@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,6 +27,8 @@ from arttrace.capture.patches import hooks
 from arttrace.records.values.users_text import plain_text
 from arttrace.system.paths import DataDir
 from arttrace.wire.content import ContentMode, Mask
+
+_T = TypeVar("_T")
 
 _guard = Guard("the public functions")
 
@@ -90,8 +92,8 @@ def init(
             project=project,
             dir=dir,
             capture_content=capture_content,
-            mask=mask,
-            sample=sample,
+            mask=_unrecorded(mask),
+            sample=_unrecorded(sample),
             retain=retain,
             retain_size=retain_size,
             orphans=orphans,
@@ -106,6 +108,11 @@ def init(
         )
         lifecycle.configure(settings, renew=True)
         hooks.install(again=True)
+
+
+def _unrecorded(rule: _T) -> _T:
+    """What a rule of the user's calls is no agent's: a mask would be asked about it in turn, for ever."""
+    return no_capture()(rule) if callable(rule) else rule
 
 
 def change(*, project: str | None = None, dir: str | Path | None = None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -154,6 +156,41 @@ def test_a_rule_that_fails_stores_the_run_and_is_counted(
         pass
     assert stored(data).keys() == {run.id}
     assert guard.failures == {"deciding whether a run is sampled": 1}
+
+
+PROGRAM = """
+import sys
+import openai
+import arttrace
+
+client = openai.OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789", max_retries=0)
+
+def ask(text):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+
+def asking(value, **_):
+    arttrace.update(tags=["of a rule"])
+    ask("in the rule")
+    return value if sys.argv[2] == "mask" else True
+
+arttrace.init(**{sys.argv[2]: asking})
+ask("x")
+arttrace.flush()
+arttrace.flush()
+"""
+
+
+@pytest.mark.parametrize("rule", ["sample", "mask"])
+def test_a_rule_may_make_calls_of_its_own(rule: str, server: ChatServer, tmp_path: Path) -> None:
+    """One of sampling waited for itself for ever, and a mask was asked about the calls that it made."""
+    program = tmp_path / "agent.py"
+    program.write_text(PROGRAM)
+    start = "from arttrace.commands import main; main()"
+    command = [sys.executable, "-c", start, "run", "--dir", str(tmp_path / "d"), "--", str(program), server.url, rule]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    [run] = stored(tmp_path / "d").values()
+    assert calls(run) == 1
 
 
 def test_an_error_keeps_the_run_whole(data: Path, client: openai.OpenAI) -> None:

@@ -34,6 +34,8 @@ ROLLOUT = "ARTTRACE_ROLLOUT"
 _enabled = False
 _overrides: RunOverrides | None = None
 _scope: Scope | None = None
+_beginning: int | None = None
+"""The thread that begins it: what a rule of the user's calls meanwhile belongs to nothing."""
 _ends = False
 _ending = Guard("ending the program's trajectory", background=True)
 
@@ -64,8 +66,8 @@ def scope(kind: ScopeKind = "agent") -> Position | None:
     program is captured or it was started inside a trajectory of another process. A `trajectory` stands beside the
     program, and not in it.
     """
-    global _scope
-    if kind != "trajectory" and lifecycle.is_off():
+    global _scope, _beginning
+    if kind != "trajectory" and (lifecycle.is_off() or _beginning == threading.get_ident()):
         return None
     parent: Position | None = remote_parent_by_baggage()
     if parent is not None:
@@ -84,7 +86,11 @@ def scope(kind: ScopeKind = "agent") -> Position | None:
                 _overrides.apply(run)
             entry = of_program()
             name = Path(entry.source).stem or entry.source
-            _scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
+            _beginning = threading.get_ident()
+            try:
+                _scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
+            finally:
+                _beginning = None
             _scope.set_arguments(argv=sys.argv[1:])
             _scope.belongs_to(Execution.start(_scope.root.execution, owner=threading.main_thread()))
             _end_with_the_process()
@@ -119,8 +125,8 @@ def end() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _scope
-    _lock, _scope = native_threads.Lock(), None
+    global _lock, _scope, _beginning
+    _lock, _scope, _beginning = native_threads.Lock(), None, None
 
 
 if hasattr(os, "register_at_fork"):
