@@ -87,7 +87,6 @@ class Reporters:
             getattr(self._reporters[name], method)(*arguments)
         except StepIsOver as error:
             self._say(Problem(f"{name} does not get these numbers: {error}"))
-            return False
         except Exception as error:  # noqa: BLE001 - other people's services; training goes on
             self._say(Problem(f"{name} is not reported to any more: {_first_line(error)}"))
             del self._reporters[name]

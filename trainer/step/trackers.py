@@ -51,7 +51,7 @@ class Tracker(Protocol):
     """One place that numbers go to."""
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
-        """The numbers of one version; `adapter` is its directory while it has weights."""
+        """The numbers of one version; `adapter` is its directory while it has weights. Raises StepIsOver as `log`."""
         ...
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
@@ -112,16 +112,16 @@ class WandB:
         )
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
-        """The numbers at their step, and the adapter's files."""
-        table = {} if example is None else {"example": self._wandb.Table(columns=[*COLUMNS], data=example.cells())}
-        self._run.log({**done.metrics, **table}, step=done.step)
+        """The adapter's files, and the numbers as `log` takes them."""
         if adapter is not None:
             artifact = self._wandb.Artifact(self._artifact, type="model", metadata={"version": done.version})
             for name in _FILES:
                 artifact.add_file(str(adapter / name))
             self._run.log_artifact(artifact, aliases=["latest", f"step-{done.step}"])
+        table = {} if example is None else {"example": self._wandb.Table(columns=[*COLUMNS], data=example.cells())}
+        self.log({**done.metrics, **table}, done.step)
 
-    def log(self, numbers: Mapping[str, float], step: int) -> None:
+    def log(self, numbers: Mapping[str, Any], step: int) -> None:
         """The numbers beside those of the step. Raises StepIsOver: W&B drops what comes for an earlier step."""
         if step < self._run.step:
             raise StepIsOver(f"W&B is at step {self._run.step}, and takes no more numbers of step {step}")

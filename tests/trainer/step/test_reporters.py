@@ -145,6 +145,23 @@ def test_wandb_holds_the_numbers_and_each_adapter_as_a_version(
     assert any("answer 1 of g-1" in row for table in tables for row in table["data"])
 
 
+@pytest.mark.usefixtures("offline_wandb")
+def test_of_a_step_before_wandbs_newest_it_is_said_and_the_next_ones_are_reported(
+    tmp_path: Path, checkpoints: Checkpoints, store: Store
+) -> None:
+    """As after numbers of a later step: W&B drops them, and said so in its own log alone."""
+    said: list[str] = []
+    reporters = open_reporters(["wandb"], tmp_path / "out", "policy", {}, said.append)
+    reporters.log({"val/reward": 0.5}, 2)
+    assert reporters.catch_up(made(3), {}, checkpoints, store) == {"wandb": 3}
+    assert said == ["wandb does not get these numbers: W&B is at step 2, and takes no more numbers of step 1"]
+    reporters.close()
+    [written] = (tmp_path / "out").glob("wandb/offline-run-*/*.wandb")
+    steps, artifacts = when_written(written, 2, 5)
+    assert (steps, artifacts.count((tmp_path / "out" / "tracker_run_id").read_text())) == ([2, 3], 3)
+    assert logged(written.read_bytes(), "reward_mean") == {2: "2", 3: "3"}
+
+
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
