@@ -18,6 +18,7 @@ import msgspec
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.conversations import Conversations, messages_of
 from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
+from arttrace.formats.files.item_records import ItemRecords, characters_of
 from arttrace.formats.files.items import Item, ItemFile
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.files.unpacked import Unreadable
@@ -59,7 +60,7 @@ _OWN_TYPES = ("span", "reward", "judgement", "policy_step", "grouping")
 _OTLP = {"resourceSpans": json_spans, "resourceLogs": json_logs}
 _RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 4_000, 8 << 20
 
-_Made = tuple[list[Record], bool]
+_Made = tuple[ItemRecords, bool]
 """What was made of one item, and whether its spans were made here of what another system wrote."""
 
 
@@ -111,7 +112,7 @@ def read_records(file: BinaryIO, size: int, source: str, found: Imported, ids: C
     Raises Unreadable when the file as a whole is of no known form."""
     items = ItemFile(file, size)
     if items.is_binary:
-        made: Iterable[_Made] = (([record], False) for record in _protobuf(items.rest(), found))
+        made: Iterable[_Made] = ((_alone(record), False) for record in _protobuf(items.rest(), found))
         yield from _batches(made, found, items)
     else:
         yield from _batches(_Reader(source, found, ids).records(items), found, items)
@@ -140,18 +141,24 @@ def _batches(made: Iterable[_Made], found: Imported, items: ItemFile) -> Iterato
         return done
 
     for records, is_translated in made:
-        sizes = [record.characters if isinstance(record, SpanRow) else 0 for record in records]
-        if batch and (len(batch) + len(records) > _RECORDS_AT_ONCE or characters + sum(sizes) > _CHARACTERS_AT_ONCE):
+        too_large = characters + records.characters > _CHARACTERS_AT_ONCE
+        if batch and (too_large or len(batch) + len(records) > _RECORDS_AT_ONCE):
             yield ended()
-        for record, size in zip(records, sizes, strict=True):
+        for record in records:
             batch.append(record)
-            characters += size
+            characters += characters_of(record)
             if is_translated and isinstance(record, SpanRow):
                 translated.add(record.trace_id)
             if len(batch) >= _RECORDS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
                 yield ended()
     if batch:
         yield ended()
+
+
+def _alone(record: Record) -> ItemRecords:
+    made = ItemRecords()
+    made.append(record)
+    return made
 
 
 def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[Record]:
@@ -196,9 +203,9 @@ class _Reader:
             if sessions.count:
                 self._found.kinds[kind] = sessions.count
 
-    def _checked(self, place: str, read: Callable[[], Iterable[Read]], item: Any = None) -> list[Record]:
+    def _checked(self, place: str, read: Callable[[], Iterable[Read]], item: Any = None) -> ItemRecords:
         """What was read of an item, where all of it can be kept; else it is refused, and what stands in for it."""
-        records: list[Record] = []
+        records = ItemRecords()
         left_out: list[str] = []
         try:
             for one in read():
@@ -210,7 +217,7 @@ class _Reader:
             reason = str(error) if isinstance(error, (*UNREADABLE, OverflowError)) else f"of another form: {error!r}"
             self._found.refuse(f"{place}: {reason}")
             instead = instead_of(item, reason)
-            return [] if instead is None else [instead]
+            return ItemRecords() if instead is None else _alone(instead)
         for what in left_out:
             self._found.left_out[what] = self._found.left_out.get(what, 0) + 1
         return records

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import random
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from system_files import (
 from arttrace.commands import cli
 from arttrace.formats import imported_files
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.files import items
+from arttrace.formats.files import item_records, items
 from arttrace.formats.imported_files import Imported, read_file, read_records
 from arttrace.formats.sdks import openai_messages
 from arttrace.records import semconv
@@ -234,3 +235,38 @@ def test_the_prompts_of_a_history_that_grows_are_those_of_each_alone() -> None:
     others = [{"role": "user", "content": "another"}]
     for given in (*(messages[:at] for at in range(7)), messages[:3], others, [*others, *messages]):
         assert history.text(given) == openai_messages.inputs(given)
+
+
+def test_the_prompts_of_a_long_conversation_are_not_all_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each holds all that was said before it: a file of a megabyte needed three gigabytes."""
+    monkeypatch.setattr(item_records, "_IN_MEMORY", 1 << 20)
+    said = [{"role": role, "content": f"{turn}" * 400} for turn in range(300) for role in ("user", "assistant")]
+    data = json.dumps({"messages": said, "reward": 1.0}).encode()
+    found, characters, calls = Imported(), 0, []
+    tracemalloc.start()
+    try:
+        for batch in read_records(io.BytesIO(data), len(data), "long", found, ContentIds()):
+            characters += sum(map(item_records.characters_of, batch.records))
+            calls += [one.start_ns for one in batch.records if isinstance(one, SpanRow) and one.name == "chat"]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.spans, found.rewards, len(calls), calls) == (301, 1, 300, sorted(calls))
+    assert characters > 80 << 20
+    assert peak < 60 << 20
+
+
+@pytest.mark.parametrize("of", ["conversation", "session"])
+def test_what_lay_in_a_temporary_file_is_what_it_was(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1.5}'}}
+    said: list[dict[str, Any]] = [{"role": "user", "content": "é \ud83d\ude00"}]
+    said += [{"role": "assistant", "content": None, "tool_calls": [tool]}]
+    said += [{"role": "tool", "tool_call_id": "c", "content": "4"}, {"role": "assistant", "content": "so"}]
+    item: dict[str, Any] = {"messages": said, "reward": 0.5, "tags": ["a"], "created": 1_740_830_400}
+    if of == "session":
+        item = {"messages_and_choices": said, "reward": 0.5, "metrics": {"m": 1}, "metadata": {"k": [1, None]}}
+    data = json.dumps({"trajectories": [item]} if of == "session" else item).encode()
+    before = read_file(data, "file")
+    monkeypatch.setattr(item_records, "_IN_MEMORY", 0)
+    assert read_file(data, "file") == before
+    assert before.spans
