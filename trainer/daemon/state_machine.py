@@ -228,6 +228,9 @@ class Daemon:
         """Make the plan's version, or put its runs aside with the reason."""
         clock = Clock(watch=lambda phase: self._enter(phase))
         groups = self._groups(plan)
+        if not groups:  # retention, or a person, removed them since
+            self._skip(Problem("the runs that were chosen are not stored any more"), ())
+            return
         judgements: Sequence[Judgement] = ()
         if self._judge is not None:
             clock(Phase.SCORE)

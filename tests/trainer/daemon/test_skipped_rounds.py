@@ -11,7 +11,8 @@ from recorded_runs import recorded_group
 
 from arttrace.system.errors import TrainingError
 from trainer.daemon.prometheus import render
-from trainer.daemon.state import read_state, write_state
+from trainer.daemon.scoring import JudgeTerms
+from trainer.daemon.state import DaemonState, PlannedGroup, StepPlan, read_state, write_state
 from trainer.learner.interface import NotFinite, StepMetrics
 from trainer.output.log import Problem
 
@@ -71,6 +72,18 @@ def test_a_solved_scenario_is_skipped_for_a_while_and_then_looked_at_again(site:
     state = read_state(site.checkpoints.directory)
     assert state is not None
     assert [one.times for one in state.pauses] == [2]
+
+
+@pytest.mark.parametrize("judge", [None, JudgeTerms("openai/stand-in", "http://127.0.0.1:9/v1")])
+def test_a_plan_whose_runs_were_removed_meanwhile_is_dropped_with_that_reason(
+    site: Site, judge: JudgeTerms | None
+) -> None:
+    plan = StepPlan(1, (PlannedGroup("gone", ("gone-0", "gone-1")),))
+    write_state(site.checkpoints.directory, DaemonState(policy="policy", plan=plan))
+    site.group("waiting", 0.5)
+    state = site.run(judge).state
+    assert site.said == ["skipped: the runs that were chosen are not stored any more"]
+    assert (state.plan, state.step) == (None, 0)
 
 
 @pytest.mark.parametrize(("solved_pause", "is_over"), [(600.0, False), (0.0, True)])
