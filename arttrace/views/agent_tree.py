@@ -18,6 +18,7 @@ from arttrace.views.timeline import (
     answered_unseen,
     in_order,
     shown_with_tools,
+    unanswered,
 )
 
 _LEVELS = 40
@@ -83,8 +84,7 @@ class _AgentTree:
         elif tool.result is not None:
             label.append(f" -> {one_line(tool.result)}")
         else:
-            ended = not tool.inferred and tool.end_ns > 0
-            label.append(" no result recorded" if ended else " not answered", style="dim")
+            label.append(f" {unanswered(tool)}", style="dim")
         below = branch.add(cropped(label))
         for request in around.requests.get(tool.id, ()):
             below.add(_request_label(request))

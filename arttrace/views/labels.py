@@ -102,6 +102,12 @@ def group_names(groups: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
     }
 
 
+def version_order(version: str) -> tuple[str, int]:
+    """A key that orders policy versions by their numbers: `policy@9` before `policy@10`."""
+    policy, _, number = version.rpartition("@")
+    return (policy, int(number)) if number.isascii() and number.isdigit() else (version, -1)
+
+
 def json_text(value: Any) -> str:
     """A value as JSON text; a text as it is."""
     try:

@@ -145,6 +145,11 @@ def shown_with_tools(message: Message, answered: Answered) -> bool:
     )
 
 
+def unanswered(tool: ToolCall) -> str:
+    """What is said of a tool call without a result."""
+    return "no result recorded" if tool.end_ns and not tool.inferred else "not answered"
+
+
 def answered_unseen(call: Call) -> bool:
     """Whether an answer came of which nothing was recorded but its length, as where content is off."""
     return not call.choices and not call.error and bool(call.output_tokens)

@@ -1,4 +1,4 @@
-"""The rows of the viewer's list of runs."""
+"""The list of runs in the viewer: its rows, and the filters of its address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from simulated_agent import Run, message
 
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.views.web.models.run_list import run_row
+from arttrace.views.web.models.group_page import group_row
+from arttrace.views.web.models.run_list import facets, parse_query, run_row
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,22 @@ def test_an_id_that_somebody_chose_is_shown_whole_or_with_both_its_ends(tmp_path
         store.append(run.end(at=10))
         [summary] = store.summaries()
     assert run_row(summary).short == shown
+
+
+def test_versions_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    run = Run("r", scenario="s")
+    for number in (10, 9, 2):
+        run.chat(
+            f"c{number}", [message("user", str(number))], message("assistant", "hi"), at=number, policy=f"p@{number}"
+        )
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(run.end(at=20))
+        summaries = store.summaries()
+    assert run_row(summaries[0]).policies == ("p@2", "p@9", "p@10")
+    assert group_row("s", summaries).policies == ("p@2", "p@9", "p@10")
+    assert facets(summaries)["policy"] == ["p", "p@2", "p@9", "p@10"]
+
+
+def test_of_a_filter_that_is_given_twice_the_page_shows_the_one_that_counts() -> None:
+    query = parse_query([("entry", "a"), ("entry", "b")])
+    assert query.wanted.entry == query.value("entry") == "b"

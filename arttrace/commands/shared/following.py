@@ -10,6 +10,7 @@ from datetime import datetime
 import click
 import msgspec
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.store import AnyStore
 from arttrace.system.journal import list_segments
 from arttrace.system.paths import DataDir, endpoints
@@ -48,10 +49,16 @@ def print_events(events: Events, as_json: bool, *, ends: Callable[[RunEvent], bo
             if as_json:
                 click.echo(msgspec.json.encode(event))
             else:
-                clock = datetime.fromtimestamp(event.time_ns / 1e9).strftime("%H:%M:%S")
-                page.print(line(event, short_id(event.run), clock), soft_wrap=not page.is_terminal, overflow="ellipsis")
+                shown = line(event, short_id(event.run), _clock(event.time_ns))
+                page.print(shown, soft_wrap=not page.is_terminal, overflow="ellipsis")
             if ends(event):
                 return
         page.file.flush()
         if not events.more:
             time.sleep(EVERY_S)
+
+
+def _clock(time_ns: int) -> str:
+    if not time_ns or is_undated(time_ns):
+        return "--:--:--"
+    return datetime.fromtimestamp(time_ns / 1e9).strftime("%H:%M:%S")

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from rich.text import Text
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.records import semconv
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
@@ -58,7 +59,8 @@ _EVER: Final = (1 << 63) - 1
 class RunEvent(msgspec.Struct, frozen=True):
     """Something that happened in `run` at `time_ns`. `kind` is run, agent, call, tool or reward; `ended` is False where
     it has only begun. `name` is the entry, the agent, the model (or the policy's version), the tool or the reward's
-    name; `text` what was answered, passed and returned, or the explanation; `seconds` None where it has not ended."""
+    name; `text` what was answered, passed and returned, or the explanation; `seconds` None where it has not ended, or
+    was imported without times."""
 
     time_ns: int
     run: str
@@ -207,6 +209,7 @@ def _event(one: dict[str, Any]) -> RunEvent:
     elif kind == "tool":
         passed, returned = one["passed"] or "", one["returned"]
         name, text = one["tool"] or one["name"], f"({passed})" + ("" if returned is None else f" -> {returned}")
+    has_seconds = ended and not is_undated(one["start_ns"])
     return RunEvent(
         time_ns=one["end_ns"] if ended else one["start_ns"],
         run=one["run"],
@@ -214,7 +217,7 @@ def _event(one: dict[str, Any]) -> RunEvent:
         name=name,
         ended=ended,
         text=text[:_MOST_TEXT],
-        seconds=max(0.0, (one["end_ns"] - one["start_ns"]) / 1e9) if ended else None,
+        seconds=max(0.0, (one["end_ns"] - one["start_ns"]) / 1e9) if has_seconds else None,
         input_tokens=one["input_tokens"],
         output_tokens=one["output_tokens"],
         error=one["error"],

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
 from arttrace.records.values.units import quantity
+from arttrace.views.labels import json_text
 from arttrace.views.web.addresses import escaped
 
 HERE = Path(__file__).parent
@@ -84,6 +85,7 @@ def _environment() -> Environment:
         duration=duration,
         clock=clock,
         reward=reward,
+        json=json_text,
         shell=shlex.quote,
         path=escaped,
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 import pytest
+from bounded_lines import bounded_lines
 from playwright.sync_api import Browser, Page, expect
 from simulated_agent import Run, message, research_run, result
 from starlette.testclient import TestClient
@@ -28,6 +30,7 @@ from arttrace.views.web.guard import login_link
 from arttrace.views.web.handlers import run as run_handlers
 from arttrace.views.web.handlers import runs as runs_handlers
 from arttrace.views.web.handlers import tokens as tokens_handlers
+from arttrace.views.web.models.tokens.token_page import sequence_rows
 from arttrace.views.web.store_reader import StoreReader
 
 
@@ -253,6 +256,12 @@ def test_every_block_of_a_page_comes_and_no_id_twice(
         assert len(ids) == len(set(ids)) == count, (tab, ids)
 
 
+def test_metadata_stands_as_json(client: TestClient, store: Store) -> None:
+    store.append(Run("r").end(METADATA=msgspec.json.encode({"ok": True, "none": None, "list": ["a"]}).decode()))
+    shown = client.get("/runs/r").text
+    assert "<dt>ok</dt><dd>true</dd><dt>none</dt><dd>null</dd><dt>list</dt><dd>[&#34;a&#34;]</dd>" in shown
+
+
 def test_a_run_may_have_any_name(client: TestClient, store: Store) -> None:
     names = ("more", "live", "a/b", "ready")
     store.append([call(id, number=number, text="hello") for number, id in enumerate(names, start=1)])
@@ -289,6 +298,27 @@ def test_the_beginning_of_a_name_leads_to_its_run(client: TestClient, store: Sto
     found = client.get("/runs/week", params={"q": "hel"})
     assert found.status_code == 200
     assert found.url.raw_path == b"/runs/week%3F1%2Ftokens?q=hel"
+    [sent] = found.history
+    assert sent.headers["location"] == "/runs/week%3F1%2Ftokens?q=hel", "by whatever address the viewer was reached"
+
+
+def test_a_run_of_many_sequences_is_explained_in_steps_by_their_number(store: Store) -> None:
+    run = Run("r")
+    for number in range(400):
+        asked = [message("system", "Sort it."), message("user", f"item {number % 300}")]
+        run.chat(f"c{number}", asked, message("assistant", f"kind {number}"), at=10 + number)
+    store.append(run.end(at=1000))
+    whole = store.trajectory("r")
+    made, _ = sequences(whole)
+    with bounded_lines("400 sequences", 30_000):
+        rows = sequence_rows(whole, made)
+    for row in (rows[1], rows[299], rows[399]):
+        ids = made[row.number].token_ids
+        common = max(
+            sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, other.token_ids, strict=False)))
+            for other in made[: row.number]
+        )
+        assert f"parts from an earlier one at token {common}" in row.why
 
 
 def test_a_block_of_a_sequence_that_there_is_not_is_said(client: TestClient, store: Store) -> None:

@@ -23,6 +23,15 @@ def test_a_person_filters_by_clicking_and_shares_the_address(page: Page, viewer:
     expect(page.locator("#newest tr[id]")).to_have_count(4)
 
 
+def test_a_further_filter_leaves_every_tag(page: Page, viewer: Viewer) -> None:
+    page.goto(viewer.url + "/runs?tag=beta&tag=odd")
+    page.get_by_label("Reward", exact=True).fill("none")
+    page.get_by_label("Reward", exact=True).press("Enter")
+    page.wait_for_url("**reward=none**")
+    assert sorted(parse_qs(urlsplit(page.url).query)["tag"]) == ["beta", "odd"]
+    expect(page.locator("#newest tr[id]")).to_have_count(1)
+
+
 def test_text_is_searched_in_messages_and_tool_calls(page: Page) -> None:
     page.keyboard.press("/")
     page.keyboard.type("tile museum")

@@ -83,7 +83,8 @@ def show(request: Request) -> Response:
     reader = reader_of(request)
     summary = reader.run(request.path_params["id"])
     if summary.id != request.path_params["id"]:
-        return RedirectResponse(str(request.url.replace(path=f"/runs/{escaped(summary.id)}")))
+        asked = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"/runs/{escaped(summary.id)}{asked}")
     text = request.query_params.get("q", "").strip()
     at = request.query_params.get("at", "")
     run = None

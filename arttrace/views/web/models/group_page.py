@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.store import TrajectorySummary
-from arttrace.views.labels import group_name, key_name, one_line
+from arttrace.views.labels import group_name, key_name, one_line, version_order
 from arttrace.views.web.models.run_list import RunRow, run_row
 from arttrace.views.web.models.tokens.token_page import advantage
 from arttrace.views.web.models.transcript import TranscriptEntry, alike
@@ -43,6 +44,7 @@ class GroupRow(msgspec.Struct, frozen=True):
     verdict: str
     teaches: bool
     latest_ns: int
+    undated: bool
     policies: tuple[str, ...]
 
 
@@ -87,6 +89,7 @@ def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
     """What the list shows of a group."""
     rewards = _rewards(runs)
     verdict, teaches = what_it_teaches(runs)
+    latest_ns = max(run.start_ns for run in runs)
     return GroupRow(
         key=key,
         name=one_line(group_name(key, runs[0].entry) or key_name(key), 120),
@@ -97,8 +100,9 @@ def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
         bins=histogram(rewards),
         verdict=verdict,
         teaches=teaches,
-        latest_ns=max(run.start_ns for run in runs),
-        policies=tuple(sorted({version for run in runs for version in run.policy_versions})),
+        latest_ns=latest_ns,
+        undated=is_undated(latest_ns),
+        policies=tuple(sorted({version for run in runs for version in run.policy_versions}, key=version_order)),
     )
 
 

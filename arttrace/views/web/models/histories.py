@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.records.trajectory import Agent, AgentCall, Relation, Trajectory
 from arttrace.views.labels import one_line
 from arttrace.views.timeline import answered_unseen
@@ -19,7 +20,7 @@ _BEGINNINGS = (Relation.START, Relation.SUB_AGENT)
 
 class GraphRow(msgspec.Struct, frozen=True):
     """One call: the lane it stands in, whether a line comes from above and goes on below, the lanes that pass it by,
-    and those that open here, each with the lane it opens from."""
+    and those that open here, each with the lane it opens from. `offset_ns` is -1 where no time is known."""
 
     span_id: str
     lane: int
@@ -107,7 +108,7 @@ def _graph(agent: Agent, calls: Sequence[AgentCall], start_ns: int) -> AgentGrap
             sure=placed.confidence,
             messages=len(placed.call.messages),
             text=_said(placed),
-            offset_ns=placed.call.start_ns - start_ns,
+            offset_ns=-1 if is_undated(placed.call.start_ns) else placed.call.start_ns - start_ns,
             error=placed.call.error or placed.call.interrupted or "",
         )
         for number, placed in enumerate(calls)

@@ -11,7 +11,7 @@ import msgspec
 from arttrace.formats.imported_run import is_undated
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
-from arttrace.views.labels import entry_name, group_name, one_line, shown_id
+from arttrace.views.labels import entry_name, group_name, one_line, shown_id, version_order
 from arttrace.views.run_filter import RunFilter, moment, status
 
 PAGE = 100
@@ -46,8 +46,8 @@ class RunQuery(msgspec.Struct, frozen=True):
         return urlencode([*(pair for pair in self.given if pair[0] != name), (name, value)])
 
     def value(self, name: str) -> str:
-        """A filter's text, "" where it is not given."""
-        return next((value for key, value in self.given if key == name), "")
+        """A filter's text, the last one where it is given several times, "" where it is not given."""
+        return next((value for key, value in reversed(self.given) if key == name), "")
 
     def values(self, name: str) -> list[str]:
         """All texts of a filter that may be given several times."""
@@ -202,7 +202,7 @@ def run_row(run: TrajectorySummary) -> RunRow:
         tools=run.tool_calls,
         trained=run.trained_tokens,
         captured=run.captured_tokens,
-        policies=run.policy_versions,
+        policies=tuple(sorted(run.policy_versions, key=version_order)),
         reward=trajectory_reward(run),
         tags=run.tags,
         cursor=f"{run.start_ns}.{run.id}",
@@ -234,7 +234,7 @@ def facets(runs: Iterable[TrajectorySummary]) -> Mapping[str, list[str]]:
     return {
         "entry": [name for name, _ in entries.most_common(most)],
         "tag": [name for name, _ in tags.most_common(most)],
-        "policy": sorted(name for name, _ in policies.most_common(most) if name),
+        "policy": sorted((name for name, _ in policies.most_common(most) if name), key=version_order),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
@@ -122,7 +123,7 @@ def agent_rows(run: Trajectory) -> tuple[AgentRow, ...]:
                 min(level, 12),
                 calls[agent.id],
                 tools[agent.id],
-                max(0, end - start) if start and end else -1,
+                max(0, end - start) if start and end and not is_undated(start) else -1,
                 agent_note(agent),
                 certainty,
             )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, ToolCall, Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.views.timeline import (
@@ -16,6 +17,7 @@ from arttrace.views.timeline import (
     answered_unseen,
     in_order,
     shown_with_tools,
+    unanswered,
 )
 from arttrace.views.web.models.content import ContentPart, json_text, one_text, parts_of, shown, value_text
 
@@ -28,8 +30,9 @@ _DEEPEST = 200
 
 class TranscriptEntry(msgspec.Struct, frozen=True):
     """One entry. `kind` is agent, message, answer, tool or request; `anchor` its name on the page; `span_id` the span
-    it comes from, "" for a message. `offset_ns` counts from the run's start, -1 where no time is known. `relation` says
-    how a history departs from an earlier one, with what that was seen by."""
+    it comes from, "" for a message. `offset_ns` counts from the run's start, -1 where no time is known, and so is
+    `duration_ns`. `relation` says how a history departs from an earlier one, with what that was seen by; `unanswered`
+    what is said of a tool without a result."""
 
     kind: str
     anchor: str
@@ -47,6 +50,7 @@ class TranscriptEntry(msgspec.Struct, frozen=True):
     evidence: str = ""
     facts: tuple[str, ...] = ()
     open: bool = False
+    unanswered: str = ""
     same: str = ""
     """What it is known by while its run goes on, and entries come above it."""
 
@@ -200,6 +204,7 @@ class _Walk:
             start_ns=tool.start_ns,
             end_ns=tool.end_ns,
             opened=tool.error is not None,
+            unanswered="" if result or tool.error else unanswered(tool),
             same=tool.id,
         )
 
@@ -235,8 +240,10 @@ class _Walk:
         evidence: str = "",
         facts: tuple[str, ...] = (),
         opened: bool = False,
+        unanswered: str = "",
         same: str = "",
     ) -> None:
+        known = start_ns and not is_undated(start_ns)
         self.entries.append(
             TranscriptEntry(
                 kind=kind,
@@ -249,12 +256,13 @@ class _Walk:
                 error=error,
                 span_id=span_id,
                 agent_id=agent_id,
-                offset_ns=start_ns - self._run.start_ns if start_ns else -1,
-                duration_ns=end_ns - start_ns if start_ns and end_ns else -1,
+                offset_ns=start_ns - self._run.start_ns if known else -1,
+                duration_ns=end_ns - start_ns if known and end_ns else -1,
                 relation=relation,
                 evidence=evidence,
                 facts=facts,
                 open=opened,
+                unanswered=unanswered,
                 same=f"{kind} {agent_id} {same or span_id}",
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from arttrace.formats.imported_run import is_undated
 from arttrace.records.trajectory import Trajectory
 from arttrace.views.timeline import agents_with_levels
 
@@ -12,7 +13,7 @@ WIDTH = 1000
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One row. `kind` is agent, call, tool or request."""
+    """One row. `kind` is agent, call, tool or request; `duration_ns` is -1 where it is not known."""
 
     kind: str
     name: str
@@ -52,7 +53,8 @@ def waterfall(run: Trajectory) -> tuple[Bar, ...]:
         start = start or run.start_ns
         x = min(max(WIDTH * (start - run.start_ns) / whole, 0), WIDTH - 1)
         width = min(max(WIDTH * (end - start) / whole, 2), WIDTH - x)
-        bars.append(Bar(kind, name, level, start - run.start_ns, max(0, end - start), x, width, error, span_id, bound))
+        duration = -1 if is_undated(start) else max(0, end - start)
+        bars.append(Bar(kind, name, level, start - run.start_ns, duration, x, width, error, span_id, bound))
 
     for agent, level in agents_with_levels(run):
         root = agent is run.agents[0]

@@ -192,7 +192,7 @@
   function leave(body, ids) {  // rows that do not match any more; those beyond `upto` were not asked for
     const last = live.dataset.upto ? BigInt(live.dataset.upto.split(".")[0]) : -1n;
     for (const row of all("tr[id]", body)) {
-      if (!ids.has(row.id) && BigInt(row.querySelector("time[data-ns]").dataset.ns) > last) row.remove();
+      if (!ids.has(row.id) && BigInt(row.dataset.began) > last) row.remove();
     }
   }
   function merge(body, fresh) {

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -112,13 +114,13 @@ def sequence_rows(run: Trajectory, made: Sequence[TokenSequence]) -> tuple[Seque
     """Every sequence, and why the run became as many."""
     names = {agent.id: agent.name for agent in run.agents}
     placed = {one.call.span_id: one for one in run.calls}
-    seen: dict[str, list[TokenSequence]] = {}
+    seen: dict[str, _Earlier] = {}
     rows: list[SequenceRow] = []
     for number, one in enumerate(made):
-        earlier = seen.setdefault(one.agent_id, [])
+        earlier = seen.setdefault(one.agent_id, _Earlier([], set()))
         agent = names.get(one.agent_id, one.agent_id)
-        why = _why(one, earlier, placed) if earlier else f"the first of agent {agent}"
-        earlier.append(one)
+        why = _why(one, earlier, placed) if earlier.sequences else f"the first of agent {agent}"
+        earlier.add(one)
         versions = one.policy_versions
         rows.append(
             SequenceRow(number, agent, len(one.token_ids), one.trained_tokens, versions, len(one.call_ids), why)
@@ -126,10 +128,25 @@ def sequence_rows(run: Trajectory, made: Sequence[TokenSequence]) -> tuple[Seque
     return tuple(rows)
 
 
-def _why(one: TokenSequence, earlier: Sequence[TokenSequence], placed: Mapping[str, AgentCall]) -> str:
-    shared = max(_common(one.token_ids, other.token_ids) for other in earlier)
-    known = {id for other in earlier for id in other.call_ids}
-    own = next((id for id in one.call_ids if id not in known), "")
+class _Earlier(NamedTuple):
+    """The sequences of one agent so far, in order of their tokens, and the calls in them."""
+
+    sequences: list[tuple[int, ...]]
+    calls: set[str]
+
+    def add(self, one: TokenSequence) -> None:
+        insort(self.sequences, one.token_ids)
+        self.calls.update(one.call_ids)
+
+    def shared(self, ids: tuple[int, ...]) -> int:
+        """With how many tokens these begin as one of the sequences does: in order, the likest stand beside them."""
+        at = bisect_left(self.sequences, ids)
+        return max(_common(ids, other) for other in self.sequences[max(at - 1, 0) : at + 1])
+
+
+def _why(one: TokenSequence, earlier: _Earlier, placed: Mapping[str, AgentCall]) -> str:
+    shared = earlier.shared(one.token_ids)
+    own = next((id for id in one.call_ids if id not in earlier.calls), "")
     call = placed.get(own)
     how = ""
     if call is not None and call.relation not in (Relation.START, Relation.EXTENDS):
