@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 
+from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.integers import INT64
 from arttrace.records.values.units import SECONDS_OF_UNIT
 from arttrace.rewards.combine import trajectory_reward
@@ -20,6 +21,7 @@ from arttrace.store.access.summary_pages import summary_pages
 from arttrace.store.sql_text import quoted
 from arttrace.views.labels import entry_name, group_name
 
+STATUSES = ("failed", "incomplete", "unread", "complete")
 _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 
 
@@ -28,9 +30,9 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     `entry` is the entry point's name, whole or as `ls` shows it; `group` a group's key or what `ls` shows of it;
     `policy` a policy or one version of it (`policy@3`); `search` a text that stands in the run, whatever its case, for
-    which the store is asked (`ids_with_text`); `status` some of "complete", "unread", "incomplete" and
-    "failed"; `reward` a number, a comparison such as `<0.5`, or `none` for runs without one; `since_ns` nanoseconds
-    since 1970. Raises ValueError for a reward that is none of these.
+    which the store is asked (`ids_with_text`); `status` some of STATUSES; `reward` a number, a comparison such as
+    `<0.5`, or `none` for runs without one; `since_ns` nanoseconds since 1970. Raises ValueError for a policy, status or
+    reward that is none of these.
     """
 
     entry: str | None = None
@@ -45,6 +47,11 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.reward is not None:
             comparison(self.reward)
+        if self.policy is not None:
+            policy_or_version(self.policy)
+        for one in self.status:
+            if one not in STATUSES:
+                raise ValueError(f"{one!r} is none of {', '.join(STATUSES)}")
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) not in (None, ()) for name in self.__struct_fields__)
@@ -62,8 +69,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def status(run: TrajectorySummary) -> str:
-    """What `ls` shows as a run's status."""
+def status(run: TrajectorySummary | Trajectory) -> str:
+    """A run's status: one of STATUSES."""
     if run.incomplete:
         return "incomplete"
     return "failed" if run.error else "unread" if run.unread else "complete"

@@ -41,6 +41,8 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
         assert {run["id"] for run in await ask("list_runs")} == {"one", "two"}
         assert [run["reward"] for run in await ask("list_runs", reward=">0.1")] == [0.5]
         assert "is not a comparison" in await ask("list_runs", reward="many")
+        assert "'error' is none of failed, incomplete" in await ask("list_runs", status="error")
+        assert "neither a policy nor a version" in await ask("list_runs", policy="policy@latest")
         assert len(await ask("search_runs", text="researcher", limit=1)) <= 1
         assert "agent planner" in await ask("show_run", id="on")
         parted = await ask("diff", first="on", second="tw")

@@ -89,6 +89,8 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
                 return
             with whole_file(output) as file:
                 written = _write(store, runs, _FORMS[form], file)
+        except BrokenPipeError:
+            raise  # whoever reads has enough: the group ends the command, as it does others
         except OSError as error:
             raise ArttraceError(
                 f"{output or 'standard output'} cannot be written: {error.strerror or error}"

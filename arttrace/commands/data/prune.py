@@ -18,6 +18,7 @@ from arttrace.store import open_store
 from arttrace.store.file.duckdb_file import copy_beside
 from arttrace.store.file.prune import Pruned, counts_text
 from arttrace.system.paths import DataDir
+from arttrace.views.labels import one_line
 
 _LOOK_S = 1.0
 _MEGA = 1_000_000
@@ -94,12 +95,13 @@ def _megabytes(file: Path) -> int:
 def _tell(found: Pruned) -> None:
     """What is removed, by where it came from."""
     click.echo(_counts(found, "to go"))
-    room = max((len(source.name) for source in found.sources), default=0)
-    for source in found.sources:
+    names = [one_line(source.name) for source in found.sources]
+    room = max(map(len, names), default=0)
+    for name, source in zip(names, found.sources, strict=True):
         days = (
             "without times" if is_undated(source.last_ns) else f"of {_day(source.first_ns)} to {_day(source.last_ns)}"
         )
-        click.echo(f"  {source.name.ljust(room)}  {counts_text(source)} {days}")
+        click.echo(f"  {name.ljust(room)}  {counts_text(source)} {days}")
 
 
 def _counts(found: Pruned, verb: str) -> str:

@@ -22,6 +22,7 @@ from arttrace.store.bounded_parts import batched
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import BY, group_key, keys_by, own_key
+from arttrace.views.labels import one_line
 from arttrace.views.run_filter import RunFilter, matching_pages
 
 _READ_AT_ONCE, _AT_ONCE = 500, 1000
@@ -143,4 +144,4 @@ def _show(by: str | None, before: Mapping[str, str], after: Mapping[str, str], w
 
 
 def _short(key: str) -> str:
-    return key if len(key) <= 60 else key[:57] + "..."
+    return one_line(key, 60)

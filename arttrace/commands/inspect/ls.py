@@ -59,7 +59,8 @@ def command(
         _follow(data, wanted, limit, wide, as_json)
         return
     with open_store(data) as store:
-        summaries = newest(store, wanted, limit)
+        found = newest(store, wanted, limit + 1)
+        summaries = found[:limit]
         first_ns = min((one.start_ns for one in summaries), default=0)
         waiting = [] if as_json else [id for (id,) in store.sql(_REWARDED_AND_NOT_HERE.format(first_ns))[1]]
         late_in = late(store, summaries)
@@ -97,7 +98,7 @@ def command(
         unread.update(summary.unread)
     for line in (*terminal.unread_lines(unread), *two_scales_lines(summaries)):
         console.print(line, style="yellow", markup=False)
-    if len(summaries) == limit:
+    if len(found) > limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")
 
 

@@ -54,6 +54,8 @@ def command(
         raise click.UsageError(
             "--follow cannot be combined with --raw, --tokens or --json; `arttrace tail --json` follows and prints JSON"
         )
+    if wide and not tokens:
+        raise click.UsageError("--wide is about the context that --tokens shows: add --tokens, or see all with --json")
     if raw and (agent is not None or tokens):
         raise click.UsageError("--raw prints every span: leave out --agent and --tokens")
     if not follow:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
@@ -37,7 +38,7 @@ from arttrace.system.errors import JudgeError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views import terminal
 from arttrace.views.agent_tree import cropped
-from arttrace.views.labels import key_name, one_line
+from arttrace.views.labels import key_name, one_line, printable
 from arttrace.views.run_filter import RunFilter, matching_pages
 
 _NO_GROUP_HINT = (
@@ -119,6 +120,9 @@ def command(
     """
     if (judge is None) == (reward is None):
         raise click.UsageError("give either --judge MODEL or --reward MODULE:FUNCTION")
+    if others := _given("judge_base_url", "rubric", "votes") if judge is None else _given("reward_version"):
+        chosen = "--reward" if judge is None else "--judge"
+        raise click.UsageError(f"{', '.join(others)} cannot be combined with {chosen}")
     if reward is not None:
         rewarder = load_rewarder(reward, reward_version)
         with hold_store(data) as store, LangfuseScores(data) as scores:
@@ -140,7 +144,7 @@ def command(
             plan.judged.append(judgement)
             done += 1
             click.echo(
-                f"[{done}/{total}] {key_name(scored.key)}: {_scores(judgement)}, {_price(judgement.cost)}",
+                f"[{done}/{total}] {_name(scored.key)}: {_scores(judgement)}, {_price(judgement.cost)}",
                 err=True,
             )
             bar(done)
@@ -162,6 +166,13 @@ def command(
         _show(plan, judgements, done, failed)
     if failed:
         raise JudgeError(f"{len(failed)} of {quantity(total, 'group')} could not be scored.", failed[0][1].hint)
+
+
+def _given(*options: str) -> list[str]:
+    """Those of these options that stand on the command line."""
+    context = click.get_current_context()
+    given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: int) -> _DueGroups:
@@ -245,6 +256,10 @@ def _why_no_group(trajectories: int, left_out: Counter[NotTrained], where: str) 
     )
 
 
+def _name(group: str) -> str:
+    return one_line(key_name(group))
+
+
 def _scores(judgement: Judgement) -> str:
     values = judgement.scores.values()
     return f"{len(values)} runs, {min(values):.2f} to {max(values):.2f}"
@@ -283,7 +298,7 @@ def _show(
     for judgement in judgements:
         values = list(judgement.scores.values())
         table.add_row(
-            cropped(Text(one_line(key_name(judgement.group)))),
+            cropped(Text(_name(judgement.group))),
             str(len(values)),
             f"{statistics.fmean(values):.3f}",
             f"{statistics.pstdev(values):.3f}",
@@ -300,5 +315,9 @@ def _show(
     console.print("; ".join([*notes, *plan.left_out()]) + ".", highlight=False, markup=False, soft_wrap=True)
     for key, error in failed:
         console.print(
-            f"not scored: {key_name(key)}: {error.message}", style="red", highlight=False, markup=False, soft_wrap=True
+            f"not scored: {_name(key)}: {printable(error.message)}",
+            style="red",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from arttrace.views.run_filter import RunFilter, comparison, moment, policy_or_version
+from arttrace.views.run_filter import STATUSES, RunFilter, comparison, moment, policy_or_version
 
 
 def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
@@ -25,6 +25,7 @@ def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Pa
     return callback
 
 
+_ERRORS = ("failed", "incomplete")
 _OPTIONS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "entry": click.option("--entry", metavar="NAME", help="Only runs of this entry point."),
     "group": click.option("--group", metavar="KEY", help="Only runs of this group: its key, or what `ls` shows of it."),
@@ -37,9 +38,7 @@ _OPTIONS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
         callback=checked(policy_or_version),
         help="Only runs that this policy, or version of it, answered in.",
     ),
-    "status": click.option(
-        "--status", type=click.Choice(["complete", "unread", "incomplete", "failed"]), help="Only runs of this status."
-    ),
+    "status": click.option("--status", type=click.Choice(STATUSES[::-1]), help="Only runs of this status."),
     "errors": click.option("--errors", is_flag=True, help="Only runs that failed or are incomplete."),
     "reward": click.option(
         "--reward",
@@ -71,9 +70,11 @@ def _adding(command: Callable[..., Any], names: tuple[str, ...]) -> Callable[...
     def with_filter(**given: Any) -> Any:
         asked = {name: given.pop(name) for name in names}
         status, errors, since = asked.pop("status", None), asked.pop("errors", False), asked.pop("since")
+        if errors and status is not None and status not in _ERRORS:
+            raise click.UsageError(f"--errors chooses runs that failed or are incomplete, --status {status} others")
         wanted = RunFilter(
             **asked,
-            status=("failed", "incomplete") if errors else (status,) if status else (),
+            status=(status,) if status else _ERRORS if errors else (),
             since_ns=None if since is None else moment(since),
         )
         return command(wanted=wanted, **given)

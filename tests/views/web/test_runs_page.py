@@ -46,6 +46,8 @@ def test_a_filter_that_says_nothing_is_named(page: Page, viewer: Viewer) -> None
     page.goto(viewer.url + "/runs?reward=much")
     expect(page.get_by_role("alert")).to_contain_text("'much' is not a comparison")
     expect(page.locator("#reward")).to_have_attribute("aria-invalid", "true")
+    page.goto(viewer.url + "/runs?policy=policy@latest")
+    expect(page.get_by_role("alert")).to_contain_text("'policy@latest' is neither a policy nor a version")
 
 
 def test_script_in_a_trace_is_text(page: Page) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from arttrace.views.run_filter import STATUSES
 from arttrace.views.web.handlers.request_fields import reader_of
-from arttrace.views.web.models.run_list import SINCE, STATUSES, RunList, RunQuery, facets, parse_query, run_list
+from arttrace.views.web.models.run_list import SINCE, RunList, RunQuery, facets, parse_query, run_list
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import SoFar, StoreReader
 

@@ -12,10 +12,9 @@ from arttrace.formats.imported_run import is_undated
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import entry_name, group_name, one_line, shown_id, version_order
-from arttrace.views.run_filter import RunFilter, moment, status
+from arttrace.views.run_filter import STATUSES, RunFilter, moment, policy_or_version, status
 
 PAGE = 100
-STATUSES = ("failed", "incomplete", "unread", "complete")
 _LONGEST_ID = 40
 SINCE = ("15m", "1h", "24h", "7d")
 _NAMES = ("q", "entry", "group", "tag", "policy", "status", "reward", "since")
@@ -125,6 +124,7 @@ def parse_query(params: Params) -> RunQuery:
 
     reward = checked("reward", lambda text: RunFilter(reward=text))
     since = checked("since", moment)
+    policy = checked("policy", policy_or_version)
     statuses = tuple(value for value in values.get("status", ()) if value in STATUSES)
     if unknown := [value for value in values.get("status", ()) if value not in STATUSES]:
         errors["status"] = f"{unknown[0]!r} is none of {', '.join(STATUSES)}"
@@ -133,7 +133,7 @@ def parse_query(params: Params) -> RunQuery:
             entry=one("entry"),
             group=one("group"),
             tags=tuple(values.get("tag", ())),
-            policy=one("policy"),
+            policy=policy,
             status=statuses,
             reward=reward,
             since_ns=None if since is None else moment(since),
