@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -201,7 +202,7 @@ def print_rows(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any
     """The rows of any query as a table; where that is wider than the page, each row as lines of name and value."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
     for index, name in enumerate(columns):
-        numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
+        numbers = all(isinstance(row[index], (int, float, Decimal)) or row[index] is None for row in rows)
         table.add_column(one_line(str(name)), justify="right" if rows and numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell_text(value)) for value in row))

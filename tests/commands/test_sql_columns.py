@@ -20,3 +20,14 @@ def test_columns_of_one_name_are_all_in_the_json_of_a_query(tmp_path: Path) -> N
     done = CliRunner().invoke(cli, ["sql", "--dir", str(tmp_path), "--json", query])
     [row] = json.loads(done.output)
     assert list(row.items()) == [("id", "run"), ("id_2", "run"), ("id_1", 1), ("n", 2)]
+
+
+def test_a_decimal_is_a_number(tmp_path: Path) -> None:
+    """DuckDB takes `0.1` for one."""
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("run"))
+    query = ["sql", "--dir", str(tmp_path), "SELECT 0.1 AS share, 12.50 AS price UNION ALL SELECT 10.25, 1 ORDER BY 1"]
+    rows = json.loads(CliRunner().invoke(cli, [*query, "--json"]).output)
+    assert rows == [{"share": 0.1, "price": 12.5}, {"share": 10.25, "price": 1}]
+    [_, _, first, second, _] = CliRunner().invoke(cli, query).output.splitlines()
+    assert (first.rstrip(), second.rstrip()) == (" 0.10   12.50", "10.25    1.00")

@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Any, get_args
 
 import click
-import msgspec
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from rich.console import Console
@@ -18,7 +17,7 @@ from rich.console import Console
 from arttrace.commands.shared.options import store_option
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary, open_store
-from arttrace.store.access.sql import named_rows
+from arttrace.store.access.sql import encode_values, named_rows
 from arttrace.store.rows.view_definition import as_markdown
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.errors import ArttraceError
@@ -174,4 +173,4 @@ def _row(run: TrajectorySummary) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    return encode_values(value).decode()

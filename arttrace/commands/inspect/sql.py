@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.records.values.units import quantity
 from arttrace.store import open_store
-from arttrace.store.access.sql import named_rows
+from arttrace.store.access.sql import encode_values, named_rows
 from arttrace.store.rows.view_definition import as_text
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.paths import DataDir
@@ -41,7 +40,7 @@ def command(query: str, as_json: bool, data: DataDir) -> None:
     with open_store(data) as store:
         columns, rows = store.sql(query)
     if as_json:
-        click.echo(msgspec.json.encode(named_rows(columns, rows), enc_hook=str))
+        click.echo(encode_values(named_rows(columns, rows)))
         return
     console = terminal.console()
     terminal.print_rows(console, columns, rows)

@@ -35,6 +35,10 @@ _explaining = re.compile(
 """Nothing but whitespace, words and brackets: no comment or quote can begin in it and reach into what is explained."""
 
 
+encode_values = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode
+"""Any value of a query's row as JSON: what JSON has no form for is text."""
+
+
 def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Column names and rows. Raises StoreError if DuckDB refuses the query, or if it would write."""
     with _only_reading(connection, query):
