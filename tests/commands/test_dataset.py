@@ -14,6 +14,7 @@ from simulated_agent import Run, message, result
 from stored_runs import TOOLS, no_row, store_runs, write_dataset
 
 from arttrace.commands import cli
+from arttrace.formats.imported_files import read_file
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from trainer.output.quiet import import_trl
@@ -238,3 +239,16 @@ def test_a_pipe_stays_one_and_a_link_leads_where_it_led(data: DataDir, tmp_path:
     assert write(data, link, "trl-sft")[0] == written
     assert link.is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.jsonl", "link.jsonl", "pipe"]
+
+
+def test_a_run_of_which_there_is_no_row_is_not_written(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    asked = [{"role": "user", "content": "q"}]
+    lost = {"role": "tool", "tool_call_id": "c", "content": "an answer to nothing"}
+    said = [{"messages": [*asked, *between, {"role": "assistant", "content": "a"}]} for between in ([], [lost])]
+    with Store.open(data, create=True) as store:
+        store.append(read_file("\n".join(map(json.dumps, said)).encode(), "log").records)
+    _, printed = write(data, tmp_path / "a.jsonl", "openai-sft", "--json")
+    counted = json.loads(printed)
+    assert (counted["rows"], counted["runs"]) == (1, 1)
+    assert counted["conversations_left_out"] == {"tool results that answer no call": 1}

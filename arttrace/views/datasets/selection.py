@@ -66,8 +66,8 @@ class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct):
-    """What was written, and what was left out by reason: groups and runs by their state, reward or form,
-    conversations by the form. `lost` counts what is there without a part of it."""
+    """What was written (`runs` are those of which there is a row), and what was left out by reason: groups and runs by
+    their state, reward or form, conversations by the form. `lost` counts what is there without a part of it."""
 
     runs: int = 0
     rows: int = 0
@@ -160,13 +160,17 @@ def _conversations(form: Form, run: Trajectory, good: bool, written: Written) ->
     found = [part for one in conversations(run) for part in with_ends(one)]
     if not found:
         _count(written.conversations_left_out, {NotTrained.NO_ANSWER: 1})
+    made = 0
     for conversation in found:
         with _counting(written.conversations_left_out):
             if form is Form.VERL_SFT:
                 yield verl.sft_row(conversation, trajectory_reward(run))
+                made += 1
             else:
-                yield from chat.rows(form, conversation, good=good)
-    written.runs += bool(found)
+                for row in chat.rows(form, conversation, good=good):
+                    yield row
+                    made += 1
+    written.runs += bool(made)
 
 
 def _pairs(selection: DatasetSelection, group: Group, written: Written) -> Iterator[Row]:
