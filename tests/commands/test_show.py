@@ -148,6 +148,8 @@ def test_one_agent_and_those_below_it(root: Path) -> None:
     part = json.loads(show(root, "--agent", names["research"], "--json").output)
     assert {call["agent_id"] for call in part["trajectory"]["calls"]} <= {*names.values()} - {names["planner"]}
     assert part["tokens"]["captured_tokens"] < whole["tokens"]["captured_tokens"]
+    for one in (part, whole):
+        assert one["cost"]["unpriced_calls"] == len(one["trajectory"]["calls"]) > 0
     with pytest.raises(ArttraceError, match="no agent 'nobody'"):
         show(root, "--agent", "nobody")
 

@@ -83,7 +83,6 @@ def _show(
     pages = links(store.data, whole.id)
     if as_json:
         made, report = found[0]
-        cost = cost_of_run(store, whole.id, load_prices())
         document = {
             "trajectory": run,
             "tokens": report,
@@ -91,11 +90,11 @@ def _show(
             "learned": [one and in_columns(one) for one in _learned(store, whole.id, made)],
             "late": late_in,
             "links": pages,
-            "cost": cost,
+            "cost": cost_of_run(store, whole.id, load_prices(), calls=None if agent is None else run.calls),
         }
         if agent is not None and len(parts) > 1:
             raise ArttraceError(f"{len(parts)} agents are called {agent!r}", f"Name one by its id: {_ids(parts)}")
-        click.echo(msgspec.json.encode({**document, "cost": cost}, enc_hook=plain))
+        click.echo(msgspec.json.encode(document, enc_hook=plain))
         return whole
     below: list[RenderableType] = []
     if tokens:

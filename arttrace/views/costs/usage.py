@@ -8,11 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from arttrace.records import semconv
+from arttrace.records.trajectory import AgentCall
 from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_definition import of_document
 from arttrace.store.rows.views import BELONGS_TO
-from arttrace.store.sql_text import quoted
+from arttrace.store.sql_text import listed, quoted
 from arttrace.views.costs.prices import TIERS, Prices, Usage
 
 _CACHED = (
@@ -98,10 +99,15 @@ def costs_by(store: AnyStore, by: str, prices: Prices, *, since_ns: int = 0) -> 
     return {key: _cost(rows, prices) for key, rows in found.items()}
 
 
-def cost_of_run(store: AnyStore, id: str, prices: Prices) -> Cost:
-    """The cost of one run. Raises StoreError."""
+def cost_of_run(store: AnyStore, id: str, prices: Prices, *, calls: Iterable[AgentCall] | None = None) -> Cost:
+    """The cost of one run, or of some of its calls. Raises StoreError."""
     source = _OF_A_RUN.format(id=quoted(id), trace=quoted(id.partition(":")[0]))
-    query = _USAGES.format(name="''", source=source, join="", which="true")
+    which = "true"
+    if calls is not None:
+        which = (
+            f"c.trace_id || c.span_id IN ({listed(one.call.trace_id + one.call.span_id for one in calls) or 'NULL'})"
+        )
+    query = _USAGES.format(name="''", source=source, join="", which=which)
     return _cost(store.sql(query)[1], prices)
 
 
