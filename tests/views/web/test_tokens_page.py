@@ -32,7 +32,7 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.views.web.app import create_app
-from arttrace.views.web.models.tokens.token_page import WORDS, advantage, tokens
+from arttrace.views.web.models.tokens.token_page import WORDS, advantages, tokens
 from arttrace.views.web.models.tokens.token_pieces import pieces_of
 
 
@@ -138,13 +138,10 @@ def test_pieces_are_read_from_vocabularies(tmp_path: Path, whole: object, texts:
 
 
 def test_the_advantage_is_that_of_the_default_scale() -> None:
-    found = advantage(0.9, [0.9, 0.5, 0.1])
-    assert found is not None
-    assert found.value == pytest.approx(0.4)
-    assert advantage(0.5, [0.5]) is None
-    equal = advantage(0.1, [0.1, 0.1, 0.1])
-    assert equal is not None
-    assert equal.value == 0.0
+    found = advantages({"a": 0.9, "b": 0.5, "c": 0.1})
+    assert {id: one.value for id, one in found.items()} == pytest.approx({"a": 0.4, "b": 0.0, "c": -0.4})
+    assert advantages({"a": 0.5}) == {}
+    assert {one.value for one in advantages(dict.fromkeys("abc", 0.1)).values()} == {0.0}
 
 
 def test_the_learners_numbers_stand_beside_the_engines(page: Page, viewer: Viewer) -> None:

@@ -30,7 +30,7 @@ from arttrace.views.web.models.tokens.learned import (
 )
 from arttrace.views.web.models.tokens.token_page import (
     LEVELS,
-    advantage,
+    advantages,
     left_out,
     sequence_rows,
     text_of,
@@ -106,7 +106,7 @@ def _sequences(reader: StoreReader, id: str) -> tuple[tuple[TokenSequence, ...],
 def _advantage(reader: StoreReader, summary: TrajectorySummary) -> object:
     group = (one for one in reader.runs() if one.group == summary.group and not one.incomplete)
     compared = {one.id: reward for one, reward in rewards_on_one_scale(group)[0]}
-    return advantage(compared.get(summary.id), list(compared.values()))
+    return advantages(compared).get(summary.id)
 
 
 def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None, str, str]]:

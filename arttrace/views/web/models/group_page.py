@@ -16,7 +16,7 @@ from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line, version_order
 from arttrace.views.web.models.run_list import RunRow, run_row
-from arttrace.views.web.models.tokens.token_page import advantage
+from arttrace.views.web.models.tokens.token_page import advantages
 from arttrace.views.web.models.transcript import TranscriptEntry, alike
 
 BINS = 12
@@ -165,10 +165,10 @@ def members(
     runs: Sequence[TrajectorySummary], newest: Mapping[str, int], steps: Mapping[str, Sequence[str]]
 ) -> tuple[Member, ...]:
     """The runs of a group, the best first. `newest` is each policy's newest step, `steps` what trained on each run."""
-    compared = {run.id: reward for run, reward in _compared(runs)[0]}
+    of_runs = advantages({run.id: reward for run, reward in _compared(runs)[0]})
     found = []
     for run in runs:
-        own = advantage(compared.get(run.id), list(compared.values()))
+        own = of_runs.get(run.id)
         given = tuple(sorted(run.rewards, key=lambda one: (one.source != JUDGE, -one.time_ns)))
         trained_in = tuple(steps.get(run.id, ()))
         age = _staleness(run, newest)

@@ -240,10 +240,13 @@ class Advantage(msgspec.Struct, frozen=True):
     value: float
 
 
-def advantage(reward: float | None, of_group: Sequence[float]) -> Advantage | None:
-    """The advantage at scale "none", which is the default; None for a run that cannot be compared."""
-    if reward is None or len(of_group) < 2:
-        return None
-    mean = math.fsum(of_group) / len(of_group)
-    value = 0.0 if min(of_group) == max(of_group) else reward - mean
-    return Advantage(reward, mean, len(of_group), value)
+def advantages(rewards: Mapping[str, float]) -> dict[str, Advantage]:
+    """The advantage of each run of a group at scale "none", which is the default, by its id; none where there is nobody
+    to be compared with. `rewards` are those of the runs that are compared."""
+    if len(rewards) < 2:
+        return {}
+    values = rewards.values()
+    mean, are_equal = math.fsum(values) / len(values), min(values) == max(values)
+    return {
+        id: Advantage(reward, mean, len(values), 0.0 if are_equal else reward - mean) for id, reward in rewards.items()
+    }
