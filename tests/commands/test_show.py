@@ -30,6 +30,7 @@ from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
+from arttrace.views.web.models.tokens import learned as learned_module
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,11 @@ def test_what_a_step_computed_for_each_token(root: Path, tmp_path: Path, monkeyp
         assert f"no numbers of this sequence: its advantage was 0, or it is among the {len(places)} tokens" in text, (
             missing
         )
+    read: list[object] = []
+    decode = learned_module.decode_learned
+    monkeypatch.setattr(learned_module, "decode_learned", lambda *given: read.append(given) or decode(*given))
     first, *others = json.loads(show(root, "--json").output)["learned"]
+    assert len(read) == 1, "the file is read once, however many sequences there are"
     assert first == {
         "version": "policy@1",
         "advantage": 0.4,

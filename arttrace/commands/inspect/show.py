@@ -117,7 +117,7 @@ def _show(
 
 def _learned(store: AnyStore, id: str, made: Sequence[TokenSequence]) -> list[Learned | None]:
     steps = steps_of(store.sql(STEPS_OF_RUN.format(quoted(id)))[1])
-    return [learned(steps, one) for one in made]
+    return learned(steps, made)
 
 
 def _named(run: Trajectory, name: str) -> Sequence[Agent]:

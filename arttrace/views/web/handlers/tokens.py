@@ -120,7 +120,7 @@ def _learned(reader: StoreReader, id: str, chosen: TokenSequence, number: int) -
     steps = steps_of(_steps(reader, id))
     if not any(is_kept(directory) for _, directory in steps):
         return None
-    return reader.kept(id, f"learned {number} {steps}", lambda: learned(steps, chosen))
+    return reader.kept(id, f"learned {number} {steps}", lambda: learned(steps, [chosen])[0])
 
 
 def _pieces(reader: StoreReader, summary: TrajectorySummary) -> Pieces:

@@ -125,24 +125,28 @@ def is_kept(directory: str) -> bool:
         return False
 
 
-def learned(steps: Iterable[tuple[str, str]], sequence: TokenSequence) -> Learned | None:
-    """Of the steps, as version and directory, what the last one that kept numbers of the sequence computed, or that no
+def learned(steps: Iterable[tuple[str, str]], sequences: Iterable[TokenSequence]) -> list[Learned | None]:
+    """Of the steps, as version and directory, what the last one that kept numbers of each sequence computed, or that no
     file had room for it; None where none did, or its file is not on this machine."""
-    key = sequence_key(sequence)
+    keys = [sequence_key(one) for one in sequences]
+    known: dict[str, Learned] = {}
     full: Learned | None = None
     for version, directory in reversed(list(steps)):
+        if not (missing := set(keys).difference(known)):
+            break
         if not is_kept(directory):
             continue
         try:
             with (Path(directory) / LEARNED_TOKENS).open("rb") as file:
-                found = decode_learned(file, (key,))
+                found = decode_learned(file, missing)
         except (OSError, ValueError):
             continue
-        if key in found.sequences:
-            return Learned(version, _by_place(found.sequences[key]), found.without_room)
+        known.update(
+            (key, Learned(version, _by_place(one), found.without_room)) for key, one in found.sequences.items()
+        )
         if found.without_room and full is None:
             full = Learned(version, {}, found.without_room)
-    return full
+    return [known.get(key, full) for key in keys]
 
 
 def steps_of(rows: Iterable[Sequence[Any]]) -> tuple[tuple[str, str], ...]:
