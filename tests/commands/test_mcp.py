@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from simulated_agent import research_run
 
+from arttrace.formats.imported_files import read_file
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
@@ -58,6 +59,10 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
         assert await ask("sql", query="SELECT count(*) AS n FROM trajectories") == [{"n": 2}]
         many = await ask("sql", query="SELECT range AS n FROM range(1500)")
         assert many[-1] == {"left_out": 500}
+        with Store.open(data) as store:
+            store.append(read_file(b'{"messages": [{"role": "user", "content": "?"}]}', "undated").records)
+        [undated] = await ask("list_runs", entry="undated")
+        assert undated["started_ns"] is None
 
 
 def test_a_directory_without_a_store_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stored_runs import TOOLS, no_row, store_runs, write_dataset
 
 import arttrace
 from arttrace.formats.datasets.forms import Form
+from arttrace.formats.imported_files import read_file
 from arttrace.records.group import new_key
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.store import Store
@@ -270,3 +271,19 @@ def test_a_mean_for_verl_is_of_rewards_on_one_scale(tmp_path: Path) -> None:
     assert "1 other: rewards that are in no mean_reward: the run is rewarded otherwise than its group" in said
     [row] = pq.read_table(tmp_path / "x.parquet").to_pylist()
     assert (row["extra_info"]["runs"], row["extra_info"]["mean_reward"]) == (3, 0.5)
+
+
+def test_a_run_without_times_has_none_in_atif(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "undated")
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    with Store.open(data, create=True) as store:
+        store.append(read_file(json.dumps({"messages": said}).encode(), "log").records)
+        [before] = store.summaries()
+    write_dataset(data, tmp_path / "x.jsonl", "atif")
+    [shown] = lines(tmp_path / "x.jsonl")
+    assert len(shown["steps"]) == 2
+    assert [step for step in shown["steps"] if "timestamp" in step] == []
+    with Store.open(DataDir(tmp_path / "again"), create=True) as store:
+        store.append(read_file((tmp_path / "x.jsonl").read_bytes(), "x").records)
+        [after] = store.summaries()
+    assert after.start_ns == before.start_ns

@@ -15,6 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from rich.console import Console
 
 from arttrace.commands.shared.options import store_option
+from arttrace.formats.imported_run import is_undated
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary, open_store
 from arttrace.store.access.sql import encode_values, named_rows
@@ -159,7 +160,7 @@ def _row(run: TrajectorySummary) -> dict[str, Any]:
         "id": run.id,
         "entry": run.entry,
         "group": run.group,
-        "started_ns": run.start_ns,
+        "started_ns": None if is_undated(run.start_ns) else run.start_ns,
         "agents": run.agents,
         "calls": run.calls,
         "tool_calls": run.tool_calls,

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from arttrace.formats.datasets.forms import Row, Unsuitable
+from arttrace.formats.imported_run import is_undated
 from arttrace.records.call import Choice
 from arttrace.records.message import Message, OtherPart, ReasoningPart, ToolCallPart, ToolResultPart
 from arttrace.records.sequence import NotTrained
@@ -188,7 +189,7 @@ def _sampled(placed: AgentCall, index: int, step: Row) -> Row:
         if value is not None:
             own[name] = value
     found: Row = {
-        "timestamp": _timestamp(call.start_ns),
+        **({} if is_undated(call.start_ns) else {"timestamp": _timestamp(call.start_ns)}),
         "extra": {OWN: {**step.get("extra", {}).get(OWN, {}), **own}},
         "llm_call_count": 1,
     }
