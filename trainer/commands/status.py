@@ -56,7 +56,10 @@ def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> No
 
 
 def _states(data: DataDir, policy: str | None) -> list[DaemonState]:
-    found = sorted(path.parent for path in data.policies.glob(f"{policy or '*'}/daemon.json"))
+    if policy:
+        found = [Checkpoints(data.policies, policy).directory]
+    else:
+        found = sorted(path.parent for path in data.policies.glob("*/daemon.json"))
     states = [state for directory in found if (state := read_state(directory)) is not None]
     if not states:
         raise TrainingError(

@@ -170,6 +170,15 @@ def test_a_clock_that_stepped_back_gives_no_time_below_zero(tmp_path: Path) -> N
     assert "stopped, 0 s ago" in CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout
 
 
+@pytest.mark.parametrize("name", ["/etc", "**", "*", "../policy"])
+def test_what_cannot_name_a_policy_is_refused(tmp_path: Path, name: str) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    write_state(directory, DaemonState(policy="policy"))
+    refused = CliRunner().invoke(status, ["--dir", str(tmp_path), "--policy", name])
+    assert str(refused.exception).startswith(f"{name!r} cannot name a policy."), refused.output
+
+
 def test_the_numbers_of_an_older_daemon_that_lack_one_are_shown(tmp_path: Path) -> None:
     directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
     directory.mkdir(parents=True)
