@@ -117,7 +117,7 @@ def test_the_command_prints_it_and_refuses_the_daemons_options_without_the_daemo
             "'--keep-best': '-1' is given, a whole number of at least 0 is wanted",
         ),
         (["train", "--daemon", "--votes", "16"], "'--votes': '16' is given, a whole number from 1 to 15 is wanted"),
-        (["train", "--daemon", "--poll", "0"], "'--poll': '0' is given, a number above 0 is wanted"),
+        (["train", "--daemon", "--poll", "0"], "'--poll': '0' is given, a number above 0"),
         (["demo", "--seed", "-1"], "'--seed': '-1' is given, a whole number from 0 to 4294967295 is wanted"),
     ],
 )
