@@ -58,11 +58,15 @@ def operation_of(path: str) -> str:
     return _OPERATIONS[api_of(path) or "chat_completions"]
 
 
-def decode(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
+def decode(
+    exchange: Exchange, *, called: Api | None = None, content: bool = True, limit: int = 8 << 20
+) -> Decoded:
     """Decode one exchange of any of the APIs. Nothing that its bytes hold makes this raise.
 
+    `called` is its API where its path names none (else chat completions): a client that is asked for a message of
+    Anthropic's sends it to the path of a model at Bedrock, whose name may be anything.
     Without `content`, what was said and its tokens are left out. `limit` bounds the JSON text of each content
     attribute in bytes; the names of those that were cut are under `arttrace.truncated`. An error type is the status
     code of an HTTP error, as the conventions have it, else one of "invalid_response" and "stream_error".
     """
-    return _DECODERS[api_of(exchange.path) or "chat_completions"](exchange, content=content, limit=limit)
+    return _DECODERS[api_of(exchange.path) or called or "chat_completions"](exchange, content=content, limit=limit)

@@ -170,11 +170,14 @@ def test_counting_tokens_is_no_call(server: MessagesServer, spans: Spans) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_bedrock(stream: bool, server: MessagesServer, spans: Spans) -> None:
+@pytest.mark.parametrize(
+    "model", ["anthropic.claude-x", "arn:aws:bedrock:eu-west-1:1:application-inference-profile/abc"]
+)
+def test_bedrock(model: str, stream: bool, server: MessagesServer, spans: Spans) -> None:
     bedrock = anthropic.AnthropicBedrock(
         base_url=server.url, aws_region="eu-west-1", aws_access_key="k", aws_secret_key="s", max_retries=0
     )
-    asked = ASKED | {"model": "anthropic.claude-x"}
+    asked = ASKED | {"model": model}
 
     def call() -> Any:
         return list(bedrock.messages.create(**asked, stream=True)) if stream else bedrock.messages.create(**asked)
@@ -184,7 +187,7 @@ def test_bedrock(stream: bool, server: MessagesServer, spans: Spans) -> None:
     with arttrace.trajectory(name="root"):
         assert plain(call()) == bare
     found, _root = spans()
-    assert_recorded(found, "aws.bedrock", "anthropic.claude-x")
+    assert_recorded(found, "aws.bedrock", model)
 
 
 @pytest.mark.parametrize("stream", [False, True])

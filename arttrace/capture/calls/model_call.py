@@ -33,7 +33,7 @@ from arttrace.capture.export import lifecycle
 from arttrace.capture.export.open_span import OpenSpan, users_span
 from arttrace.capture.export.recorder import Recorder
 from arttrace.records import semconv
-from arttrace.wire import Ending, decode, operation_of
+from arttrace.wire import Ending, api_of, decode, operation_of
 from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, Hidden, secrets
 from arttrace.wire.span_attributes import json_or_none, named_trajectory
 
@@ -334,7 +334,8 @@ class ModelCall:
             if port is not None:
                 attributes[semconv.SERVER_PORT] = port
             exchange = last.exchange(ending, path)
-            decoded = decode(exchange, content=self.capture_content != "off", limit=MAX_CONTENT_BYTES)
+            content = self.capture_content != "off"
+            decoded = decode(exchange, called=api_of(self._path), content=content, limit=MAX_CONTENT_BYTES)
             self.span.name = decoded.name
             attributes.update(decoded.attributes)
             # The openai client reads on for a moment, to keep the connection, and gives up in silence.
