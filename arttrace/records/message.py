@@ -70,8 +70,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 _MEDIA = frozenset(
-    ("image", "image_url", "image_file", "input_image", "audio_url", "input_audio", "video", "video_url", "input_video")
-)
+    {
+        "image", "image_url", "image_file", "image_pil", "image_embeds", "input_image", "audio_url",
+        "audio_embeds", "input_audio", "video", "video_url", "video_embeds", "input_video", "prompt_embeds",
+    }
+)  # fmt: skip
+"""The types of parts; some are taken without one too, named by their field."""
 _MODALITIES = frozenset(("image", "audio", "video"))
 """Of the conventions' `blob`, `uri` and `file` parts."""
 
@@ -88,7 +92,10 @@ def has_media(message: Message) -> bool:
 
 
 def _is_media(value: Any) -> bool:
-    return isinstance(value, dict) and (str(value.get("type")) in _MEDIA or str(value.get("modality")) in _MODALITIES)
+    if not isinstance(value, dict):
+        return False
+    kinds = {str(value["type"])} if "type" in value else value.keys()
+    return not _MEDIA.isdisjoint(kinds) or str(value.get("modality")) in _MODALITIES
 
 
 class MessageTexts:

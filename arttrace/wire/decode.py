@@ -58,9 +58,7 @@ def operation_of(path: str) -> str:
     return _OPERATIONS[api_of(path) or "chat_completions"]
 
 
-def decode(
-    exchange: Exchange, *, called: Api | None = None, content: bool = True, limit: int = 8 << 20
-) -> Decoded:
+def decode(exchange: Exchange, *, called: Api | None = None, content: bool = True, limit: int = 8 << 20) -> Decoded:
     """Decode one exchange of any of the APIs. Nothing that its bytes hold makes this raise.
 
     `called` is its API where its path names none (else chat completions): a client that is asked for a message of
