@@ -38,13 +38,14 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     `prompt_token_ids` has shape (P,); calls that extend each other share its memory (records.tokens.TokenIds). Times
     are nanoseconds since the epoch. `tools` are definitions in OpenAI's form.
     `interrupted` says why an answer is not whole ("closed", "cancelled", "error", "background"). `truncated` means that
-    content was cut to a bound, `masked` that it was redacted or masked; GRPO trains on neither. `altered_sampling`
-    names the request's settings beside the temperature under which tokens are sampled from another distribution than
-    the policy's own (top_p, ...). `processed_logprobs`: the log-probabilities are those of the distribution that was
-    sampled from, temperature included, not of temperature 1. `previous_response_id` is the response whose history this
-    call continued; if that was captured, it is part of `messages`. `compacted`: the sender says that the history was
-    compacted. `collided`: other spans have the same id. `unreadable`: names of attributes that were cut, or of which
-    nothing could be read, so that a prompt, an answer or tools are missing. A call in progress ends at 0.
+    content was cut to a bound, or dropped by its sender, `masked` that it was redacted or masked; GRPO trains on
+    neither. `altered_sampling` names the request's settings beside the temperature under which tokens are sampled from
+    another distribution than the policy's own (top_p, ...). `processed_logprobs`: the log-probabilities are those of
+    the distribution that was sampled from, temperature included, not of temperature 1. `previous_response_id` is the
+    response whose history this call continued; if that was captured, it is part of `messages`. `compacted`: the sender
+    says that the history was compacted. `collided`: other spans have the same id. `unreadable`: names of attributes
+    that were cut, or of which nothing could be read, so that a prompt, an answer or tools are missing, and what the
+    sender dropped. A call in progress ends at 0.
     """
 
     span_id: str

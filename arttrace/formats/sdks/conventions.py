@@ -91,8 +91,28 @@ def _is_own(span: SpanRow) -> bool:
     return semconv.TRAJECTORY_ID in span.attributes and semconv.OPERATION_NAME in span.attributes
 
 
+_SAID_IN_PARTS = {
+    ("llm.input_messages.", "llm.output_messages."): {_OPENINFERENCE_KIND: "LLM"},
+    ("gen_ai.prompt.", "gen_ai.completion."): {"llm.request.type": "chat"},
+}
+_SAYS_ITS_KIND = frozenset(
+    {semconv.OPERATION_NAME, _OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type"}
+)
+
+
+def _kind_that_was_dropped(span: SpanRow) -> Attributes:
+    """What says that a span is a call, where its sender dropped that: OpenTelemetry's SDK for Python drops what came
+    first when a conversation has more parts than a span may have attributes."""
+    if span.rest is None or not span.rest.dropped_attributes or not _SAYS_ITS_KIND.isdisjoint(span.attributes):
+        return {}
+    for parts, kind in _SAID_IN_PARTS.items():
+        if any(name.startswith(parts) for name in span.attributes):
+            return dict(kind)
+    return {}
+
+
 def _renamed(span: SpanRow) -> Attributes:
-    attributes = span.attributes
+    attributes = {**span.attributes, **dropped} if (dropped := _kind_that_was_dropped(span)) else span.attributes
     found: Attributes = {}
     if span.scope_name == google_adk.SCOPE:
         found = google_adk.attributes(span)

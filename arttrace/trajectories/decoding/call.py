@@ -68,6 +68,7 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
     instructions = reader.instructions(said.system_instructions)
     tools = reader.tools(said.tool_definitions)
     answers = reader.choices(said.output_messages)
+    dropped = _dropped(span)
     if instructions is not None:
         messages = reader.instructed(instructions, messages)
     return Call(
@@ -94,7 +95,7 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         output_tokens=whole_number(said.output_tokens),
         error=span_error(span),
         interrupted=said.interrupted or None,
-        truncated=bool(said.truncated),
+        truncated=bool(said.truncated or dropped),
         masked=bool(said.masked),
         unreadable=_unreadable(
             said.truncated,
@@ -102,9 +103,22 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
             (semconv.OUTPUT_MESSAGES, said.output_messages, answers),
             (semconv.SYSTEM_INSTRUCTIONS, said.system_instructions, instructions),
             (semconv.TOOL_DEFINITIONS, said.tool_definitions, tools),
-        ),
+        )
+        + dropped,
         execution_id=said.execution_id or None,
         execution_parent_id=said.execution_parent_id or None,
+    )
+
+
+def _dropped(span: SpanRow) -> tuple[str, ...]:
+    """What the sender's limits kept from a call, by the variables that set them. Of events that counts where a call
+    says its messages in them: a stream may have one for each of its chunks as well."""
+    if span.rest is None:
+        return ()
+    says_in_events = span.rest.dropped_events and any(event.name.startswith("gen_ai.") for event in span.events)
+    return (
+        *(("attributes beyond OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",) if span.rest.dropped_attributes else ()),
+        *(("events beyond OTEL_SPAN_EVENT_COUNT_LIMIT",) if says_in_events else ()),
     )
 
 
