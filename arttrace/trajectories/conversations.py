@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from arttrace.records.call import Call
-from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart, ToolResultPart
+from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart, ToolResultPart, joined_text
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import MessageNode, Trajectory
 from arttrace.records.values.finish_reasons import BROKEN, CUT_SHORT
@@ -201,8 +201,14 @@ def chat_message(message: Message) -> ChatMessage:
     for part in message.parts:
         if isinstance(part, ToolResultPart):
             chat["tool_call_id"] = part.id or ""
-            chat["content"] = part.response if isinstance(part.response, str) else json.dumps(part.response)
+            chat["content"] = _shown(part.response)
     return chat
+
+
+def _shown(response: Any) -> str:
+    """What a tool returned, as a model was shown it: of parts of text their text."""
+    text = response if isinstance(response, str) else joined_text(response)
+    return json.dumps(response) if text is None else text
 
 
 def _object(arguments: str) -> Any:

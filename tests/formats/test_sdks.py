@@ -135,7 +135,7 @@ def test_strands_newest_events(tmp_path: Path) -> None:
     trajectory = build(tmp_path, agent, tool, call)
     [placed] = trajectory.calls
     *_, last = placed.call.messages
-    assert (last.role, last.parts) == ("user", (ToolResultPart([{"text": "rain"}], "t1"),))
+    assert (last.role, last.parts) == ("tool", (ToolResultPart([{"text": "rain"}], "t1"),))
     assert list(placed.call.messages[:3]) == list(WHOLE[:3])
     assert [choice.message for choice in placed.call.choices] == [ANSWER]
     [found] = trajectory.tool_calls

@@ -69,6 +69,16 @@ def unread_parts(messages: Iterable[dict[str, Any]]) -> Iterator[LeftOutItem]:
                 yield from (item for part in blocks_of(content) for item in _unknown(part))
 
 
+def are_parts(content: Any) -> bool:
+    """Whether this is a content in parts, or blocks, of kinds that are known here."""
+    return isinstance(content, list) and bool(content) and all(map(_is_known, content))
+
+
+def _is_known(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and (kind in _KEPT_KINDS or holds_blocks([part]))
+
+
 def _unknown(part: Any) -> Iterator[LeftOutItem]:
     kind = part.get("type") if isinstance(part, dict) else "text" if isinstance(part, str) else None
     kind = kind if isinstance(kind, str) else "none"

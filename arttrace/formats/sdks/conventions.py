@@ -8,21 +8,19 @@ The stored span stays as it came; what it does not say is left out, never invent
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from arttrace.formats.sdks import google_adk, langfuse, strands, vercel
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, reasons_of, settings, text_of, tools
+from arttrace.formats.sdks import google_adk, langfuse, openinference, strands, vercel
+from arttrace.formats.sdks.anthropic_messages import are_parts
+from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, text_of, tools
+from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 
-_LEVELS = 32
-"""Of numbered attributes; what lies deeper keeps its dots."""
-_OPENINFERENCE_KIND = "openinference.span.kind"
 _TRACELOOP_KIND = "traceloop.span.kind"
 
 _RENAMED = {
@@ -34,30 +32,16 @@ _RENAMED = {
     "gen_ai.usage.cache_read_input_tokens": semconv.USAGE_CACHE_READ_INPUT_TOKENS,
     "gen_ai.usage.reasoning_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS,
 }
-_OPENINFERENCE = {
-    "llm.provider": semconv.PROVIDER_NAME,
-    "llm.system": semconv.PROVIDER_NAME,
-    "llm.model_name": semconv.RESPONSE_MODEL,
-    "llm.token_count.prompt": semconv.USAGE_INPUT_TOKENS,
-    "llm.token_count.completion": semconv.USAGE_OUTPUT_TOKENS,
-    "llm.token_count.prompt_details.cache_read": semconv.USAGE_CACHE_READ_INPUT_TOKENS,
-    "llm.token_count.prompt_details.cache_write": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
-    "llm.token_count.completion_details.reasoning": semconv.USAGE_REASONING_OUTPUT_TOKENS,
-    "session.id": semconv.CONVERSATION_ID,
-}
 _FOREIGN = frozenset(
-    {_OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type", *_RENAMED}
+    {openinference.KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type", *_RENAMED}
 )
 MARKS = (*sorted(_FOREIGN), "gen_ai.prompt.0.", "gen_ai.completion.0.")
 """How names of attributes begin that are no names of the conventions and are read here."""
 _KINDS = {
-    "LLM": semconv.OPERATION_CHAT,
-    "generation": semconv.OPERATION_CHAT,
     "chat": semconv.OPERATION_CHAT,
-    "AGENT": semconv.OPERATION_INVOKE_AGENT,
+    "completion": semconv.OPERATION_TEXT_COMPLETION,
     "agent": semconv.OPERATION_INVOKE_AGENT,
     "workflow": semconv.OPERATION_INVOKE_AGENT,
-    "TOOL": semconv.OPERATION_EXECUTE_TOOL,
     "tool": semconv.OPERATION_EXECUTE_TOOL,
 }
 
@@ -92,11 +76,11 @@ def _is_own(span: SpanRow) -> bool:
 
 
 _SAID_IN_PARTS = {
-    ("llm.input_messages.", "llm.output_messages."): {_OPENINFERENCE_KIND: "LLM"},
+    ("llm.input_messages.", "llm.output_messages."): {openinference.KIND: "LLM"},
     ("gen_ai.prompt.", "gen_ai.completion."): {"llm.request.type": "chat"},
 }
 _SAYS_ITS_KIND = frozenset(
-    {semconv.OPERATION_NAME, _OPENINFERENCE_KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type"}
+    {semconv.OPERATION_NAME, openinference.KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type"}
 )
 
 
@@ -118,8 +102,8 @@ def _renamed(span: SpanRow) -> Attributes:
         found = google_adk.attributes(span)
     if _FOREIGN.isdisjoint(attributes):
         return found
-    if _OPENINFERENCE_KIND in attributes:
-        found = _openinference(attributes)
+    if openinference.KIND in attributes:
+        found = openinference.attributes(attributes)
     elif langfuse.TYPE in attributes:
         found = langfuse.attributes(span)
     elif _TRACELOOP_KIND in attributes:
@@ -127,7 +111,8 @@ def _renamed(span: SpanRow) -> Attributes:
     elif vercel.OPERATION in attributes:
         found = vercel.attributes(attributes)
     elif kind := _KINDS.get(text(attributes.get("llm.request.type")) or ""):
-        found = {semconv.OPERATION_NAME: kind}
+        # Anthropic's messages are a completion there.
+        found = {semconv.OPERATION_NAME: semconv.OPERATION_CHAT if "gen_ai.prompt.0.role" in attributes else kind}
     for old, new in _RENAMED.items():
         if old in attributes:
             found.setdefault(new, attributes[old])
@@ -152,15 +137,47 @@ def _messages(span: SpanRow, found: Attributes) -> None:
     if span.events:
         found.update((name, value) for name, value in strands.details(span).items() if name not in found)
     if semconv.INPUT_MESSAGES not in attributes and semconv.INPUT_MESSAGES not in found:
-        prompt = numbered(attributes, "gen_ai.prompt") or _event_messages(span, _INPUT_EVENTS)
+        prompt = _prompt(attributes) or _event_messages(span, _INPUT_EVENTS)
         if prompt:
             found[semconv.INPUT_MESSAGES] = inputs(prompt)
     if semconv.OUTPUT_MESSAGES not in attributes and semconv.OUTPUT_MESSAGES not in found:
-        replies = numbered(attributes, "gen_ai.completion") or _event_messages(span, ("gen_ai.choice",))
+        replies = _with_thoughts(numbered(attributes, "gen_ai.completion")) or _event_messages(span, ("gen_ai.choice",))
         if replies:
             found[semconv.OUTPUT_MESSAGES] = answers(replies)
     if "llm.request.functions.0.name" in attributes:
         found.setdefault(semconv.TOOL_DEFINITIONS, tools(numbered(attributes, "llm.request.functions")))
+
+
+def _prompt(attributes: Attributes) -> list[dict[str, Any]]:
+    """Older OpenLLMetry's messages: it writes a content of several parts, or of Anthropic's or Bedrock's blocks, as
+    JSON, and the prompt of a completion as the user's."""
+    found: list[dict[str, Any]] = []
+    for message in numbered(attributes, "gen_ai.prompt"):
+        content = from_json(message.get("content"))
+        if "role" not in message and isinstance(message.get("user"), str):
+            found.append({"role": "user", "content": message["user"]})
+        elif isinstance(message.get("content"), str) and are_parts(content):
+            found.append({**message, "content": content})
+        else:
+            found += strands.of_blocks(message) or [message]
+    return found
+
+
+def _with_thoughts(replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Answers, of which each but the last one's thoughts are one of their own in OpenLLMetry's form."""
+    found: list[dict[str, Any]] = []
+    for reply in replies:
+        before = found[-1] if found else {}
+        if before.get("role") == "thinking":
+            found[-1] = {**before, **reply, "reasoning_content": before.get("content")}
+        else:
+            found.append(reply)
+    return [
+        {**reply, "role": "assistant", "content": None, "reasoning_content": reply.get("content")}
+        if reply.get("role") == "thinking"
+        else reply
+        for reply in found
+    ]
 
 
 _INPUT_EVENTS = (
@@ -210,104 +227,6 @@ def _listed(content: Any) -> list[Any]:
     if isinstance(content, list):
         return content
     return [] if content is None else [{"type": "text", "text": content}]
-
-
-def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """`prefix.0.a.b`, `prefix.1.c.0.d`, ... as a list of objects, in order of their numbers."""
-    start = prefix + "."
-    if start not in "\n".join(attributes):
-        return []
-    root: dict[str, Any] = {}
-    for name, value in attributes.items():
-        if name.startswith(start):
-            node, path = root, name[len(start) :].split(".", _LEVELS)
-            for step in path[:-1]:
-                below = node.get(step)
-                node[step] = node = below if isinstance(below, dict) else {}
-            node[path[-1]] = value
-    listed = _lists(root)
-    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-
-
-_NUMBER = re.compile("[0-9]{1,9}")
-
-
-def _lists(node: Any, levels: int = _LEVELS) -> Any:
-    if not isinstance(node, dict) or levels < 0:
-        return node
-    if node and all(map(_NUMBER.fullmatch, node)):
-        return [_lists(node[key], levels - 1) for key in sorted(node, key=int)]
-    return {key: _lists(value, levels - 1) for key, value in node.items()}
-
-
-# --- OpenInference -----------------------------------------------------------------------------------------
-
-
-def _openinference(attributes: Attributes) -> Attributes:
-    kind = text(attributes[_OPENINFERENCE_KIND]) or ""
-    found: Attributes = {semconv.OPERATION_NAME: _KINDS.get(kind)}
-    found.update((new, attributes[old]) for old, new in _OPENINFERENCE.items() if old in attributes)
-    given, output = attributes.get("input.value"), attributes.get("output.value")
-    if kind == "LLM":
-        found[semconv.REQUEST_MODEL] = attributes.get("llm.model_name")
-        found.update(settings(from_json(attributes.get("llm.invocation_parameters"))))
-        messages = [_openinference_message(item) for item in numbered(attributes, "llm.input_messages")]
-        replies = [_openinference_message(item) for item in numbered(attributes, "llm.output_messages")]
-        definitions = [_openinference_tool(item) for item in numbered(attributes, "llm.tools")]
-        reason = text(attributes.get("llm.finish_reason"))
-        reasons = [reason] * len(replies) if reason else reasons_of(from_json(output))
-        reasons = (reasons + [None] * len(replies))[: len(replies)]
-        found[semconv.INPUT_MESSAGES] = inputs(messages) if messages else None
-        found[semconv.OUTPUT_MESSAGES] = (
-            answers([{**reply, "finish_reason": why} for reply, why in zip(replies, reasons, strict=True)])
-            if replies
-            else None
-        )
-        found[semconv.TOOL_DEFINITIONS] = tools(definitions) if definitions else None
-        found[semconv.RESPONSE_FINISH_REASONS] = [reason] if reason else reasons if reasons and all(reasons) else None
-    elif kind == "TOOL":
-        found[semconv.TOOL_NAME] = attributes.get("tool.name") or attributes.get("tool_call.function.name")
-        found[semconv.TOOL_CALL_ID] = attributes.get("tool.id") or attributes.get("tool_call.id")
-        found[semconv.TOOL_CALL_ARGUMENTS] = given
-        found[semconv.TOOL_CALL_RESULT] = output
-    elif kind == "AGENT":
-        found.update(_agent(attributes.get("agent.name"), given, output))
-        metadata, tags = from_json(attributes.get("metadata")), from_json(attributes.get("tag.tags"))
-        user = text(attributes.get("user.id"))
-        about = {**(metadata if isinstance(metadata, dict) else {}), **({"user_id": user} if user else {})}
-        found[semconv.METADATA] = text_of(about) if about else None
-        found[semconv.TAGS] = [str(tag) for tag in tags] if isinstance(tags, list) and tags else None
-    return found
-
-
-def _openinference_tool(item: dict[str, Any]) -> Any:
-    tool = item.get("tool")
-    return from_json(tool.get("json_schema")) if isinstance(tool, dict) else None
-
-
-def _openinference_message(item: dict[str, Any]) -> dict[str, Any]:
-    nested = item.get("message")
-    message = dict(nested) if isinstance(nested, dict) else {}
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        message["tool_calls"] = [
-            call["tool_call"] for call in calls if isinstance(call, dict) and isinstance(call.get("tool_call"), dict)
-        ]
-    contents = message.pop("contents", None)
-    if isinstance(contents, list):
-        message.setdefault("content", [_openinference_content(part) for part in contents])
-    return message
-
-
-def _openinference_content(part: Any) -> Any:
-    content = part.get("message_content") if isinstance(part, dict) else None
-    if not isinstance(content, dict):
-        return part
-    image = content.get("image")
-    if content.get("type") == "image" and isinstance(image, dict):
-        url = image.get("image", image).get("url") if isinstance(image.get("image", image), dict) else None
-        return {"type": "image_url", "image_url": {"url": url}}
-    return content
 
 
 # --- OpenLLMetry -------------------------------------------------------------------------------------------

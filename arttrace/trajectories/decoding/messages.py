@@ -1,5 +1,8 @@
 """Message lists, answers and tool definitions of one trajectory's spans become typed messages, each read once.
 
+Each result of a tool is a message, as chat templates render it: senders put those of one turn together, and what the
+user says with them.
+
 What cannot be read is left out or kept as it came, so that a malformed attribute costs that attribute and nothing else.
 Message lists may be JSON text, structured values or MessageTexts.
 """
@@ -7,6 +10,7 @@ Message lists may be JSON text, structured values or MessageTexts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, groupby
 from typing import Any
 
 import msgspec
@@ -151,7 +155,8 @@ class MessageReader:
             missing.append(before)
         messages = self._read[before] if before else ()
         for one in reversed(missing):
-            messages = self._read[one] = self.extended(messages, tuple([self._seen[text] for text in one.added]))
+            added = tuple(chain.from_iterable([self._seen.apart(text) for text in one.added]))
+            messages = self._read[one] = self.extended(messages, added)
         return messages
 
 
@@ -161,6 +166,7 @@ class _Seen(dict[str, Message]):
     def __init__(self) -> None:
         self.hashes: dict[int, str] = {}
         self._canonical: dict[Message | int, Message] = {}
+        self._apart: dict[str, _Messages] = {}
 
     def __missing__(self, text: str) -> Message:
         try:
@@ -173,6 +179,16 @@ class _Seen(dict[str, Message]):
         self[text] = found
         return found
 
+    def apart(self, text: str) -> _Messages:
+        """The message, or those that it consists of."""
+        message = self[text]
+        if _is_one(message):
+            return (message,)
+        found = self._apart.get(text)
+        if found is None:
+            found = self._apart[text] = tuple(map(self.canonical, _single(message)))
+        return found
+
     def canonical(self, message: Message) -> Message:
         """The first message seen that equals this one. What a part holds but text is not compared: 1 equals true."""
         parts = message.parts
@@ -182,6 +198,22 @@ class _Seen(dict[str, Message]):
         if key not in self.hashes:
             self.hashes[key] = message_hash(message)
         return message
+
+
+def _is_one(message: Message) -> bool:
+    if message.role == "assistant" or (len(message.parts) == 1 and message.role == "tool"):
+        return True
+    return not any(isinstance(part, ToolResultPart) for part in message.parts)
+
+
+def _single(message: Message) -> Iterator[Message]:
+    """The results of tools that a message holds, one by one, and what it says beside them, in their order."""
+    other = "user" if message.role == "tool" else message.role
+    for is_result, parts in groupby(message.parts, lambda part: isinstance(part, ToolResultPart)):
+        if is_result:
+            yield from (Message("tool", (part,), message.name) for part in parts)
+        else:
+            yield Message(other, tuple(parts), message.name)
 
 
 def _lenient_message(value: Any) -> Message:

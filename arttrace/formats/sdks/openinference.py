@@ -1,0 +1,173 @@
+"""OpenInference: its attributes under the names of the conventions; and lists that are written as numbered attributes,
+as it has its messages. Pure.
+
+Its instrumentation of Anthropic's client before version 1 has neither the instructions among the messages nor all
+results of tools, and its answers lack ids: those are in the request and the answer, which it keeps beside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from arttrace.formats.sdks.anthropic_messages import is_system_text, whole_conversation
+from arttrace.formats.sdks.openai_messages import answers, inputs, reasons_of, settings, text_of, tools
+from arttrace.records import semconv
+from arttrace.records.span import Attributes
+from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
+from arttrace.wire.apis.anthropic_chat import holds_blocks
+
+KIND = "openinference.span.kind"
+
+_LEVELS = 32
+"""Of numbered attributes; what lies deeper keeps its dots."""
+_KINDS = {
+    "LLM": semconv.OPERATION_CHAT,
+    "AGENT": semconv.OPERATION_INVOKE_AGENT,
+    "TOOL": semconv.OPERATION_EXECUTE_TOOL,
+}
+_RENAMED = {
+    "llm.provider": semconv.PROVIDER_NAME,
+    "llm.system": semconv.PROVIDER_NAME,
+    "llm.model_name": semconv.RESPONSE_MODEL,
+    "llm.response.model_name": semconv.RESPONSE_MODEL,
+    "llm.token_count.prompt": semconv.USAGE_INPUT_TOKENS,
+    "llm.token_count.completion": semconv.USAGE_OUTPUT_TOKENS,
+    "llm.token_count.prompt_details.cache_read": semconv.USAGE_CACHE_READ_INPUT_TOKENS,
+    "llm.token_count.prompt_details.cache_write": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+    "llm.token_count.completion_details.reasoning": semconv.USAGE_REASONING_OUTPUT_TOKENS,
+    "session.id": semconv.CONVERSATION_ID,
+}
+
+
+def attributes(sent: Attributes) -> Attributes:
+    """What a span says."""
+    kind = text(sent[KIND]) or ""
+    found: Attributes = {semconv.OPERATION_NAME: _KINDS.get(kind)}
+    found.update((new, sent[old]) for old, new in _RENAMED.items() if old in sent)
+    given, output = sent.get("input.value"), sent.get("output.value")
+    if kind == "LLM":
+        found |= _call(sent, json_object(from_json(given)), from_json(output))
+    elif kind == "TOOL":
+        found[semconv.TOOL_NAME] = sent.get("tool.name") or sent.get("tool_call.function.name")
+        found[semconv.TOOL_CALL_ID] = sent.get("tool.id") or sent.get("tool_call.id")
+        found[semconv.TOOL_CALL_ARGUMENTS] = given
+        found[semconv.TOOL_CALL_RESULT] = output
+    elif kind == "AGENT":
+        metadata, tags = json_object(from_json(sent.get("metadata"))), from_json(sent.get("tag.tags"))
+        user = text(sent.get("user.id"))
+        about = {**metadata, **({"user_id": user} if user else {})}
+        found[semconv.AGENT_NAME] = sent.get("agent.name")
+        found[semconv.ENTRY_ARGUMENTS] = given
+        found[semconv.ENTRY_RESULT] = output
+        found[semconv.METADATA] = text_of(about) if about else None
+        found[semconv.TAGS] = [str(tag) for tag in tags] if isinstance(tags, list) and tags else None
+    return found
+
+
+def _call(sent: Attributes, request: dict[str, Any], response: Any) -> Attributes:
+    messages = _asked(sent, request)
+    replies = [_message(item) for item in numbered(sent, "llm.output_messages")]
+    if len(replies) == 1 and holds_blocks(said := json_object(response).get("content")):
+        replies = [{**replies[0], "content": said}]
+    definitions = [_tool(item) for item in numbered(sent, "llm.tools")]
+    reason = text(sent.get("llm.finish_reason"))
+    reasons = [reason] * len(replies) if reason else reasons_of(response)
+    reasons = (reasons + [None] * len(replies))[: len(replies)]
+    ended = [{**reply, "finish_reason": why} for reply, why in zip(replies, reasons, strict=True)]
+    return {
+        semconv.REQUEST_MODEL: sent.get("llm.request.model_name", sent.get("llm.model_name")),
+        **settings(from_json(sent.get("llm.invocation_parameters"))),
+        semconv.INPUT_MESSAGES: inputs(messages) if messages else None,
+        semconv.OUTPUT_MESSAGES: answers(ended) if ended else None,
+        semconv.TOOL_DEFINITIONS: tools(definitions) if definitions else None,
+        semconv.RESPONSE_FINISH_REASONS: [reason] if reason else reasons if reasons and all(reasons) else None,
+    }
+
+
+def _asked(sent: Attributes, request: dict[str, Any]) -> list[dict[str, Any]]:
+    messages = [_message(item) for item in numbered(sent, "llm.input_messages")]
+    whole, system = request.get("messages"), request.get("system")
+    if isinstance(whole, list) and len(whole) == len(messages):
+        messages = [
+            one if isinstance(one, dict) and _is_of_blocks(one.get("content")) else message
+            for one, message in zip(whole, messages, strict=True)
+        ]
+    if messages and messages[0].get("role") != "system" and is_system_text(system):
+        messages = [*whole_conversation([], system), *messages]
+    return messages
+
+
+def _is_of_blocks(content: Any) -> bool:
+    """Whether a content is blocks of Anthropic's, each written out: of objects of its client only a text was kept."""
+    return holds_blocks(content) and all(isinstance(block, dict) for block in content)
+
+
+def _tool(item: dict[str, Any]) -> Any:
+    return from_json(json_object(item.get("tool")).get("json_schema"))
+
+
+def _message(item: dict[str, Any]) -> dict[str, Any]:
+    message = dict(json_object(item.get("message")))
+    contents = message.pop("contents", None)
+    parts = contents if isinstance(contents, list) else []
+    calls = message.get("tool_calls")
+    asked = [call["tool_call"] for call in (calls if isinstance(calls, list) else parts) if _is_call(call)]
+    if asked:
+        message["tool_calls"] = asked
+    said = [_content(part) for part in parts if not (asked and _is_call(part))]  # which repeats them
+    if thoughts := [part["text"] for part in said if _is_thought(part)]:
+        message.setdefault("reasoning_content", "".join(thoughts))
+    if contents is not None:
+        message.setdefault("content", [part for part in said if not _is_thought(part)])
+    if message.get("role") == "user" and message.get("tool_call_id"):
+        message["role"] = "tool"
+    return message
+
+
+def _is_call(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("tool_call"), dict)
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "reasoning" and isinstance(part.get("text"), str)
+
+
+def _content(part: Any) -> Any:
+    content = part.get("message_content") if isinstance(part, dict) else None
+    if not isinstance(content, dict):
+        return part
+    image = content.get("image")
+    if content.get("type") == "image" and isinstance(image, dict):
+        url = image.get("image", image).get("url") if isinstance(image.get("image", image), dict) else None
+        return {"type": "image_url", "image_url": {"url": url}}
+    return content
+
+
+def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """`prefix.0.a.b`, `prefix.1.c.0.d`, ... as a list of objects, in order of their numbers."""
+    start = prefix + "."
+    if start not in "\n".join(attributes):
+        return []
+    root: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name.startswith(start):
+            node, path = root, name[len(start) :].split(".", _LEVELS)
+            for step in path[:-1]:
+                below = node.get(step)
+                node[step] = node = below if isinstance(below, dict) else {}
+            node[path[-1]] = value
+    listed = _lists(root)
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+
+
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+def _lists(node: Any, levels: int = _LEVELS) -> Any:
+    if not isinstance(node, dict) or levels < 0:
+        return node
+    if node and all(map(_NUMBER.fullmatch, node)):
+        return [_lists(node[key], levels - 1) for key in sorted(node, key=int)]
+    return {key: _lists(value, levels - 1) for key, value in node.items()}

@@ -1,0 +1,68 @@
+"""What tools returned, as chat templates are given it: each result a message, its text as the model was shown it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from simulated_agent import JsonMessage, Run, message, result
+
+from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.conversations import conversations
+
+ASKED = message("assistant", calls=(("c1", "look", "{}"), ("c2", "look", "{}")))
+ASKED_IN_CHAT: list[dict[str, Any]] = [
+    {"role": "user", "content": "Look."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"type": "function", "id": id, "function": {"name": "look", "arguments": {}}} for id in ("c1", "c2")
+        ],
+    },
+]
+
+
+def chat(*given: JsonMessage) -> list[dict[str, Any]]:
+    """The messages of a run in which two tools were asked for, and these follow."""
+    run = Run()
+    asked = [message("user", "Look."), ASKED]
+    run.chat("one", asked[:1], ASKED, at=1)
+    run.chat("two", [*asked, *given], message("assistant", "Done."), at=10)
+    [trajectory] = build_trajectories(run.end())
+    assert [placed.relation for placed in trajectory.calls] == ["start", "extends"]
+    assert [call.result for call in trajectory.tool_calls] == ["a", "b"]
+    [whole] = conversations(trajectory)
+    said = whole.chat()
+    assert (said[:2], said[-1]) == (ASKED_IN_CHAT, {"role": "assistant", "content": "Done."})
+    assert [said[at]["content"] for at in whole.targets] == ["", "Done."]
+    return said[2:-1]
+
+
+IN_CHAT = [
+    {"role": "tool", "content": "a", "tool_call_id": "c1"},
+    {"role": "tool", "content": "b", "tool_call_id": "c2"},
+]
+TEXT = {"type": "text", "content": "Go on."}
+A, B = result("c1", "a")["parts"][0], result("c2", "b")["parts"][0]
+
+
+@pytest.mark.parametrize("role", ["tool", "user"])
+def test_results_that_came_in_one_message_are_as_many(role: str) -> None:
+    assert chat({"role": role, "parts": [A, B]}) == IN_CHAT
+    assert chat(result("c1", "a"), {"role": role, "parts": [B]}) == IN_CHAT
+    assert chat({"role": role, "parts": [A, B, TEXT]}) == [*IN_CHAT, {"role": "user", "content": "Go on."}]
+    assert chat({"role": "user", "parts": [TEXT, A, B]}) == [{"role": "user", "content": "Go on."}, *IN_CHAT]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"type": "text", "text": "a"}],
+        [{"type": "input_text", "text": ""}, {"type": "input_text", "text": "a"}],
+        [{"text": "a"}],
+    ],
+    ids=["chat completions", "responses", "Bedrock"],
+)
+def test_a_result_in_parts_is_their_text(parts: list[dict[str, str]]) -> None:
+    assert chat(result("c1", parts), result("c2", "b")) == IN_CHAT
