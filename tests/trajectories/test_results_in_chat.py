@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -66,3 +67,15 @@ def test_results_that_came_in_one_message_are_as_many(role: str) -> None:
 )
 def test_a_result_in_parts_is_their_text(parts: list[dict[str, str]]) -> None:
     assert chat(result("c1", parts), result("c2", "b")) == IN_CHAT
+
+
+def test_arguments_that_came_as_an_object_keep_their_order() -> None:
+    """As the model wrote them: a template shows them in it."""
+    run = Run()
+    part = {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"town": "Rome", "at": {"hour": 9, "day": 1}}}
+    run.chat("one", [message("user", "Look.")], {"role": "assistant", "parts": [part]}, at=1)
+    [trajectory] = build_trajectories(run.end())
+    [whole] = conversations(trajectory)
+    [asked] = whole.chat()[-1]["tool_calls"]
+    assert json.dumps(asked["function"]["arguments"]) == json.dumps(part["arguments"])
+    assert [call.arguments for call in trajectory.tool_calls] == ['{"town":"Rome","at":{"hour":9,"day":1}}']

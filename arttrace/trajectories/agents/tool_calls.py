@@ -13,7 +13,7 @@ from arttrace.records.call import Call
 from arttrace.records.message import joined_text
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import ToolCall
-from arttrace.trajectories.decoding.attribute_values import as_text, from_json, text
+from arttrace.trajectories.decoding.attribute_values import as_text, as_written, from_json, text
 from arttrace.trajectories.decoding.operation import span_error
 from arttrace.trajectories.messages.tool_results import ToolExchange
 
@@ -25,7 +25,7 @@ def recorded_tool_call(span: SpanRow, agent_id: str) -> ToolCall:
         id=text(attributes.get(semconv.TOOL_CALL_ID)) or span.span_id,
         agent_id=agent_id,
         name=text(attributes.get(semconv.TOOL_NAME)) or span.name.removeprefix(semconv.OPERATION_EXECUTE_TOOL).strip(),
-        arguments=as_text(attributes.get(semconv.TOOL_CALL_ARGUMENTS)) or "",
+        arguments=as_written(attributes.get(semconv.TOOL_CALL_ARGUMENTS)) or "",
         result=_result(attributes.get(semconv.TOOL_CALL_RESULT)),
         error=span_error(span),
         start_ns=span.start_ns,

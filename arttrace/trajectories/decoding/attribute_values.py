@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,10 +19,19 @@ _DEPTH = 256
 
 def as_text(value: Any) -> str | None:
     """Text as it is, None as None, anything else as JSON with sorted keys; None for what is too deep to be written."""
+    return _text(value, "sorted")
+
+
+def as_written(value: Any) -> str | None:
+    """The same, with the keys in their order: a chat template shows a model's arguments, and its tools, in theirs."""
+    return _text(value, None)
+
+
+def _text(value: Any, order: Literal["sorted"] | None) -> str | None:
     if value is None or isinstance(value, str):
         return value
     try:
-        return msgspec.json.encode(value, order="sorted").decode()
+        return msgspec.json.encode(value, order=order).decode()
     except UNREADABLE:
         return None
 

@@ -26,7 +26,7 @@ from arttrace.records.message import (
     message_hash,
 )
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.trajectories.decoding.attribute_values import as_text, from_json, or_none
+from arttrace.trajectories.decoding.attribute_values import as_written, from_json, or_none
 from arttrace.trajectories.decoding.shared_prefixes import MessageList, SharedTexts, message_texts
 
 _Messages = tuple[Message, ...]
@@ -81,7 +81,7 @@ class MessageReader:
 
     def tools(self, value: Any) -> tuple[dict[str, Any], ...]:
         """Tool definitions: one and the same object for one text."""
-        text = as_text(value)
+        text = as_written(value)
         if text is None:
             return ()
         found = self._tools.get(text)
@@ -262,7 +262,9 @@ def _lenient_part(part: Any) -> Part:
         case "reasoning" if isinstance(content, str) or content is None:
             return ReasoningPart(content or "")
         case "tool_call":
-            return ToolCallPart(name=str(part.get("name", "")), arguments=as_text(part.get("arguments")) or "", id=id)
+            return ToolCallPart(
+                name=str(part.get("name", "")), arguments=as_written(part.get("arguments")) or "", id=id
+            )
         case "tool_call_response":
             return ToolResultPart(response=part.get("response", part.get("result")), id=id)
     return OtherPart(part)
