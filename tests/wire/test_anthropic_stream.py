@@ -56,3 +56,22 @@ def test_a_block_that_is_streamed_is_that_of_a_whole_answer(
     assert read(stream, **{"content-type": "text/event-stream"}) == whole
     (answer,) = json.loads(whole.attributes[semconv.OUTPUT_MESSAGES])
     assert answer["parts"] == [{"type": "other", "value": block}]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_tokens_of_an_answer_are_counted_by_its_end(ended: bool) -> None:
+    """A stream begins with a count of what was written by then: of one that is broken off it is not that of its text."""
+    usage = {"input_tokens": 25, "output_tokens": 1}
+    message = {"id": "msg_1", "role": "assistant", "model": "claude-x", "content": [], "usage": usage}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "One two three four five."}},
+    ]
+    if ended:
+        events.append({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 6}})
+    stream = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+    said = read(stream, **{"content-type": "text/event-stream"}).attributes
+    assert said[semconv.USAGE_INPUT_TOKENS] == 25
+    assert said.get(semconv.USAGE_OUTPUT_TOKENS) == (6 if ended else None)
+    assert said.get(semconv.INTERRUPTED) == (None if ended else "error")

@@ -138,7 +138,7 @@ def read_message_events(events: Iterable[bytes]) -> MessageEvents:
             continue
         match event.get("type"):
             case "message_start" if isinstance(event.get("message"), dict):
-                stream.message = event["message"]
+                stream.message = _begun(event["message"])
             case "content_block_start" | "content_block_delta" if isinstance(event.get("index"), int):
                 blocks.setdefault(event["index"], _Block()).add(event)
             case "message_delta":
@@ -150,6 +150,14 @@ def read_message_events(events: Iterable[bytes]) -> MessageEvents:
     if blocks:
         stream.message = {**stream.message, "content": [blocks[index].block() for index in sorted(blocks)]}
     return stream
+
+
+def _begun(message: dict[str, Any]) -> dict[str, Any]:
+    """The message without the count of its tokens, which is that of the first few: its end has the whole one."""
+    usage = message.get("usage")
+    if not isinstance(usage, dict):
+        return message
+    return {**message, "usage": {name: count for name, count in usage.items() if name != "output_tokens"}}
 
 
 def _end(message: dict[str, Any], event: dict[str, Any]) -> None:
