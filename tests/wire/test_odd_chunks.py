@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from arttrace.records import semconv
+from arttrace.records.span import SpanRow
+from arttrace.trajectories.decoding.call import decode_call
+from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.wire import Decoded, Exchange
 from arttrace.wire.apis.chat import decode_chat
 
@@ -108,3 +111,21 @@ def test_the_input_of_a_custom_tool_is_put_together() -> None:
         {"type": "custom", "id": "a", "custom": {"name": "run", "input": "print(1)"}},
         {"type": "custom", "id": "b", "custom": {"name": "run", "input": ""}},
     ]
+
+
+def choices_read(found: Decoded) -> list[tuple[str, tuple[int, ...] | None]]:
+    """The text and the token ids of each choice of a call, as a trajectory has them."""
+    call = decode_call(SpanRow("1" * 32, "2" * 16, "chat", 1, 2, attributes=found.attributes), MessageReader())
+    return [(choice.message.text, choice.token_ids) for choice in call.choices]
+
+
+def test_an_answer_has_its_own_tokens_where_the_one_before_it_did_not_come() -> None:
+    cut = {"choices": [{"index": 1, "delta": {"content": "b"}, "token_ids": [7]}]}
+    assert choices_read(streamed(cut, done=False)) == [("b", (7,))]
+
+
+def test_answers_of_one_number_have_their_own_tokens() -> None:
+    """As of servers that give each the number 0."""
+    answers = [{"index": 0, "message": {"content": text}, "token_ids": [id]} for text, id in (("a", 6), ("b", 7))]
+    body = json.dumps({"choices": answers}).encode()
+    assert choices_read(decode_chat(Exchange(b"{}", 200, {}, body))) == [("a", (6,)), ("b", (7,))]

@@ -41,8 +41,8 @@ def put_answer(span: SpanDraft, completion: Completion) -> Failure | None:
     if completion.prompt_token_ids is not None:
         span.put_tokens(semconv.PROMPT_TOKEN_IDS, encode_token_ids(completion.prompt_token_ids))
     answers = []
-    for choice in completion.choices:
-        suffix = f".{choice.index}" if choice.index else ""
+    for place, choice in enumerate(completion.choices):  # its number may be another's too, or follow on a gap
+        suffix = f".{place}" if place else ""
         if choice.prompt_token_ids is not None:
             span.put_tokens(semconv.PROMPT_TOKEN_IDS + suffix, encode_token_ids(choice.prompt_token_ids))
         if choice.token_ids is not None:
