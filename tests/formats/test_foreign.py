@@ -14,6 +14,7 @@ from arttrace.records import semconv
 from arttrace.records.message import ReasoningPart, message_hash
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
+from arttrace.records.sequence import NotTrained
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
@@ -334,3 +335,32 @@ def loaded(value: Any) -> Any:
         return json.loads(value)
     except ValueError:
         return value
+
+
+ASKED_OF_LANGFUSE: list[tuple[Any, str, NotTrained | None]] = [
+    ("What is x?", "What is x?", None),
+    ([{"role": "user", "content": "What is x?"}], "What is x?", None),
+    (
+        {"args": [], "kwargs": {"model": "m", "messages": [{"role": "user", "content": "What is x?"}]}},
+        "What is x?",
+        None,
+    ),
+    ({"args": ["What is x?"], "kwargs": {}}, "", NotTrained.NOT_TEXT),
+    ({"question": "What is x?"}, "", NotTrained.NOT_TEXT),
+]
+
+
+@pytest.mark.parametrize(("given", "asked", "fault"), ASKED_OF_LANGFUSE)
+def test_what_a_generation_of_langfuse_was_asked_is_its_prompt(
+    given: Any, asked: str, fault: NotTrained | None, tmp_path: Path
+) -> None:
+    """As `observe` and people write it: a text, messages, or what a function was given."""
+    said = {
+        "langfuse.observation.type": "generation",
+        "langfuse.observation.input": given if isinstance(given, str) else json.dumps(given),
+        "langfuse.observation.output": "x is 3.",
+    }
+    run = build(DataDir(tmp_path), [SpanRow("1" * 32, "2" * 16, "ask", 1, 2, attributes=said)])
+    [one] = conversations(run)
+    assert [message.role for message in one.messages] == ["user", "assistant"]
+    assert (one.messages[0].text, unsupported(one)) == (asked, fault)

@@ -60,13 +60,17 @@ def test_a_block_that_is_streamed_is_that_of_a_whole_answer(
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_the_tokens_of_an_answer_are_counted_by_its_end(ended: bool) -> None:
-    """A stream begins with a count of what was written by then: of one that is broken off it is not that of its text."""
+    """A stream begins with a count of what was written by then: that of one which is broken off is not of its text."""
     usage = {"input_tokens": 25, "output_tokens": 1}
     message = {"id": "msg_1", "role": "assistant", "model": "claude-x", "content": [], "usage": usage}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "One two three four five."}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "text_delta", "text": "One two three four five."},
+        },
     ]
     if ended:
         events.append({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 6}})

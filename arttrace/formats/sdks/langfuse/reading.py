@@ -38,7 +38,7 @@ def attributes(span: SpanRow) -> Attributes:
 def _observation(*, kind: str, name: str, given: Any, output: Any) -> Attributes:
     found: Attributes = {semconv.OPERATION_NAME: _OPERATIONS.get(kind)}
     if kind == "generation":
-        found.update(chat_attributes(given, output, None))
+        found.update(chat_attributes(_asked(given), output, None))
     elif kind == "tool":
         found[semconv.TOOL_NAME] = name
         found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(given))
@@ -48,6 +48,20 @@ def _observation(*, kind: str, name: str, given: Any, output: Any) -> Attributes
         found[semconv.ENTRY_ARGUMENTS] = text_of(keywords(given))
         found[semconv.ENTRY_RESULT] = text_of(output)
     return found
+
+
+def _asked(given: Any) -> Any:
+    """The input of a generation as a chat: a text is the user's, and so is, as it came, what a function was given that
+    `observe` decorates."""
+    given = keywords(given)
+    if (
+        given is None
+        or isinstance(given, list)
+        or (isinstance(given, dict) and isinstance(given.get("messages"), list))
+    ):
+        return given
+    part = {"type": "text", "text": given} if isinstance(given, str) else {"type": "input", "input": given}
+    return [{"role": "user", "content": [part]}]
 
 
 def _usage(details: Any) -> Attributes:
