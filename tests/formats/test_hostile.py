@@ -22,7 +22,7 @@ from arttrace.formats.otlp.decode_protobuf import protobuf_spans
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.request import TooManySpans
-from arttrace.formats.sdks import conventions, langfuse
+from arttrace.formats.sdks import conventions, langfuse, openinference
 from arttrace.formats.sdks.conventions import added_by_conventions, normalise
 from arttrace.records import semconv
 from arttrace.records.record import decode_record, encode_record
@@ -126,7 +126,7 @@ def test_what_can_just_be_read_need_not_be_written(name: str, template: str) -> 
 _DIGITS = ["0", "1", "²", "٣", "\uff19", "Ⅷ", "-1", "9" * 5000, "00", "", " 1"]
 _SEEN_BY_FOREIGN = [
     *conventions._FOREIGN,
-    *conventions._OPENINFERENCE,
+    *openinference._RENAMED,
     *(getattr(semconv, name) for name in dir(semconv) if name.isupper() and isinstance(getattr(semconv, name), str)),
     *(f"langfuse.observation.{end}" for end in ("input", "output", "model.name", "model.parameters", "usage_details")),
     *("langfuse.session.id", "input.value", "output.value", "llm.invocation_parameters", "llm.finish_reason"),
