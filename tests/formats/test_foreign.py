@@ -11,7 +11,7 @@ import pytest
 from arttrace.formats.imported_files import read_file
 from arttrace.formats.sdks.conventions import normalise
 from arttrace.records import semconv
-from arttrace.records.message import ReasoningPart, message_hash
+from arttrace.records.message import message_hash
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import NotTrained
@@ -69,44 +69,6 @@ def outline(trajectory: Trajectory) -> dict[str, Any]:
         "result": trajectory.result,
         "incomplete": trajectory.incomplete,
     }
-
-
-ASKED = [
-    {"type": "function", "id": "toolu_a", "function": {"name": "look", "arguments": {"q": "x"}}},
-    {"type": "function", "id": "toolu_b", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}},
-]
-SAID = [
-    {"role": "system", "content": "You look things up."},
-    {"role": "user", "content": "what is x?"},
-    {"role": "assistant", "content": "I look.", "reasoning_content": "Both at once.", "tool_calls": ASKED},
-    {"role": "tool", "content": "page x", "tool_call_id": "toolu_a"},
-    {"role": "tool", "content": "3", "tool_call_id": "toolu_b"},
-    {"role": "user", "content": "Go on."},
-    {"role": "assistant", "content": "x is 3."},
-]
-"""What data/make_anthropic.py says and is told."""
-
-
-@pytest.mark.parametrize("name", ["openllmetry", "openllmetry_old", "openinference", "openinference_old"])
-def test_a_tool_loop_of_anthropics_client_is_whole(name: str, tmp_path: Path) -> None:
-    """Several results of tools and a text come back as one message there, and as many for a chat template."""
-    run = build(DataDir(tmp_path), load(f"anthropic_{name}"))
-    assert (run.incomplete, run.unread, [placed.call.error for placed in run.calls]) == ("", {}, [None, None])
-    whole = conversations(run)[-1]
-    said = whole.chat()
-    if name == "openinference_old":  # which leaves thoughts out where a program sends back what the client gave it
-        said[2]["reasoning_content"] = "Both at once."
-    assert said == SAID
-    assert unsupported(whole) is None
-    assert [(call.id, call.name, call.result) for call in run.tool_calls] == [
-        ("toolu_a", "look", "page x"),
-        ("toolu_b", "add", "3"),
-    ]
-    assert [placed.related_to for placed in run.calls] == [None, run.calls[0].call.span_id]
-    first = run.calls[0].call
-    assert first.choices[0].message.parts[0] == ReasoningPart("Both at once.")
-    assert (first.request_model, first.input_tokens, first.output_tokens) == ("claude", 7, 5)
-    assert [tool["function"]["name"] for tool in first.tools] == ["look", "add"]
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -18,6 +18,7 @@ from arttrace.formats.sdks.anthropic_messages import are_parts
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
+from arttrace.records.message import MessageTexts
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 
@@ -120,12 +121,48 @@ def _renamed(span: SpanRow) -> Attributes:
 
 
 def _repaired(attributes: Attributes) -> Attributes:
-    """Tool definitions of OpenTelemetry's flat form in the nested one of OpenAI."""
-    given = attributes.get(semconv.TOOL_DEFINITIONS)
-    definitions = from_json(given)
-    if not isinstance(definitions, list) or all(isinstance(tool, dict) and "function" in tool for tool in definitions):
-        return {}
-    return {semconv.TOOL_DEFINITIONS: tools(definitions)}
+    """Tool definitions of OpenTelemetry's flat form in the nested one of OpenAI; and what a model wrote in one go as
+    one message, where instrumentations of OpenAI's Responses API make one of each item."""
+    found: Attributes = {}
+    definitions = from_json(attributes.get(semconv.TOOL_DEFINITIONS))
+    if isinstance(definitions, list) and not all(isinstance(tool, dict) and "function" in tool for tool in definitions):
+        found[semconv.TOOL_DEFINITIONS] = tools(definitions)
+    if (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_"):
+        for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
+            given = attributes.get(name)
+            messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
+            if isinstance(messages, list) and (joined := _joined_items(messages)) != messages:
+                found[name] = text_of(joined)
+    return found
+
+
+def _joined_items(messages: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for message in messages:
+        parts = message.get("parts") if isinstance(message, dict) else None
+        if not isinstance(parts, list) or message.get("role") != "assistant":
+            found.append(message)
+            continue
+        said = [_with_its_text(part) for part in parts]
+        before = found[-1] if found and isinstance(found[-1], dict) else {}
+        if before.get("role") == "assistant" and isinstance(before.get("parts"), list):
+            found[-1] = {**before, **message, "parts": [*before["parts"], *said]}
+        else:
+            found.append({**message, "parts": said})
+    return found
+
+
+def _with_its_text(part: Any) -> Any:
+    """A part; the JSON of reasoning's summary is its text."""
+    content = part.get("content") if isinstance(part, dict) and part.get("type") == "reasoning" else None
+    summary = from_json(content)
+    if not isinstance(content, str) or not isinstance(summary, list) or not all(map(_is_summary, summary)):
+        return part
+    return {**part, "content": "\n\n".join(one["text"] for one in summary)}
+
+
+def _is_summary(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "summary_text" and isinstance(part.get("text"), str)
 
 
 # --- messages ----------------------------------------------------------------------------------------------

@@ -92,9 +92,8 @@ def _call(attributes: Attributes) -> Attributes:
         found[semconv.SYSTEM_INSTRUCTIONS] = text_of([{"type": "text", "content": system}])
     if contents := _objects(request.get("contents")):
         found[semconv.INPUT_MESSAGES] = inputs([message for one in contents for message in _messages(one)])
-    declared = [one for each in _objects(config.get("tools")) for one in _objects(each.get("function_declarations"))]
-    if declared:
-        found[semconv.TOOL_DEFINITIONS] = tools([_definition(one) for one in declared])
+    if offered := [each for each in _objects(config.get("tools")) if _objects(each.get("function_declarations"))]:
+        found[semconv.TOOL_DEFINITIONS] = tools(offered)
     if content := _object(response.get("content")):
         reason = finish_reason(response.get("finish_reason"))
         said = [{**message, "finish_reason": reason} for message in _messages(content)]
@@ -132,11 +131,6 @@ def _messages(content: dict[str, Any]) -> list[dict[str, Any]]:
     if thoughts:
         message["reasoning_content"] = thoughts
     return [*results, message]
-
-
-def _definition(declared: dict[str, Any]) -> dict[str, Any]:
-    schema = declared.get("parameters_json_schema", declared.get("parameters"))
-    return {"name": declared.get("name"), "description": declared.get("description"), "parameters": schema}
 
 
 def _joined(instruction: Any) -> str:

@@ -92,8 +92,25 @@ def _reason_of_generation(generation: dict[str, Any]) -> str | None:
 
 
 def tools(definitions: Sequence[Any]) -> str:
-    """Tool definitions in either form as the JSON text of `gen_ai.tool.definitions`, in OpenAI's nested one."""
-    return _list_text([_tool(tool) for tool in definitions if isinstance(tool, dict)])
+    """Tool definitions in either form, or in Gemini's, as the JSON text of `gen_ai.tool.definitions`, in OpenAI's
+    nested one."""
+    return _list_text([_tool(one) for tool in definitions if isinstance(tool, dict) for one in declared(tool)])
+
+
+def declared(tool: dict[str, Any]) -> list[dict[str, Any]]:
+    """The functions that a tool of Gemini's declares; any other tool alone."""
+    functions = tool.get("function_declarations", tool.get("functionDeclarations"))
+    if not isinstance(functions, list):
+        return [tool]
+    return [
+        {
+            "name": one.get("name"),
+            "description": one.get("description"),
+            "parameters": one.get("parameters_json_schema", one.get("parametersJsonSchema", one.get("parameters"))),
+        }
+        for one in functions
+        if isinstance(one, dict)
+    ]
 
 
 def offered_tools(given: Any) -> list[Any] | None:
@@ -145,7 +162,10 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Tool calls without the `function` level are given it; arguments stay as they are."""
+    """Tool calls without the `function` level are given it; arguments stay as they are. Gemini's `model` is the
+    assistant."""
+    if message.get("role") == "model":
+        message = {**message, "role": "assistant"}
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message

@@ -17,6 +17,9 @@ from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
 from arttrace.wire.apis.anthropic_chat import holds_blocks
+from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
+from arttrace.wire.apis.responses import status_reason
+from arttrace.wire.messages import OutputMessage
 
 KIND = "openinference.span.kind"
 
@@ -48,7 +51,10 @@ def attributes(sent: Attributes) -> Attributes:
     found.update((new, sent[old]) for old, new in _RENAMED.items() if old in sent)
     given, output = sent.get("input.value"), sent.get("output.value")
     if kind == "LLM":
-        found |= _call(sent, json_object(from_json(given)), from_json(output))
+        asked, answered = from_json(given), from_json(output)
+        found |= _call(sent, json_object(asked), answered)
+        if json_object(answered).get("object") == "response":
+            found |= {name: value for name, value in _of_responses(asked, answered).items() if value is not None}
     elif kind == "TOOL":
         found[semconv.TOOL_NAME] = sent.get("tool.name") or sent.get("tool_call.function.name")
         found[semconv.TOOL_CALL_ID] = sent.get("tool.id") or sent.get("tool_call.id")
@@ -83,6 +89,25 @@ def _call(sent: Attributes, request: dict[str, Any], response: Any) -> Attribute
         semconv.OUTPUT_MESSAGES: answers(ended) if ended else None,
         semconv.TOOL_DEFINITIONS: tools(definitions) if definitions else None,
         semconv.RESPONSE_FINISH_REASONS: [reason] if reason else reasons if reasons and all(reasons) else None,
+    }
+
+
+def _of_responses(given: Any, response: dict[str, Any]) -> Attributes:
+    """A call of OpenAI's Responses API by its items: each is a message among the attributes, an answer like the others
+    where the model gave it."""
+    request = json_object(given)
+    asked = parse_input(given if isinstance(given, list) else request.get("input"))
+    items = response["output"] if isinstance(response.get("output"), list) else []
+    instructions = parse_instructions(request.get("instructions", response.get("instructions")))
+    reason = status_reason(response, items)
+    return {
+        semconv.OPENAI_API_TYPE: "responses",
+        semconv.RESPONSE_ID: text(response.get("id")),
+        semconv.PREVIOUS_RESPONSE_ID: text(request.get("previous_response_id", response.get("previous_response_id"))),
+        semconv.SYSTEM_INSTRUCTIONS: text_of(instructions),
+        semconv.INPUT_MESSAGES: text_of(asked),
+        semconv.OUTPUT_MESSAGES: text_of([OutputMessage("assistant", parse_output(items), reason)]) if items else None,
+        semconv.RESPONSE_FINISH_REASONS: [reason] if reason else None,
     }
 
 

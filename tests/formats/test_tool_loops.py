@@ -1,0 +1,84 @@
+"""A tool loop with a client of each API gives one and the same conversation, whichever SDK recorded it
+(data/make_loops.py): what a model wrote in one go is one message, each result of a tool is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arttrace.formats.imported_files import read_file
+from arttrace.records.message import ReasoningPart
+from arttrace.records.trajectory import Relation, Trajectory
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+from arttrace.trajectories.conversations import conversations, unsupported
+
+DATA = Path(__file__).parent / "data"
+NAMES = ["anthropic_openllmetry", "anthropic_openllmetry_old", "anthropic_openinference", "anthropic_openinference_old"]
+NAMES += ["responses_openllmetry", "responses_openinference", "gemini_openllmetry", "gemini_openinference"]
+WITHOUT_THOUGHTS = ("anthropic_openinference_old", "responses_openllmetry")
+"""They leave thoughts out of what a program sends back."""
+CALLS: dict[str, dict[str, Any]] = {"look": {"q": "x"}, "add": {"a": 1, "b": 2}}
+
+
+def stored(name: str, tmp_path: Path) -> Trajectory:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(read_file((DATA / f"{name}.json").read_bytes(), name).records)
+        [run] = store.trajectories()
+    return run
+
+
+def outline(chat: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Roles, texts, thoughts and tool calls, without ids; Gemini's results are objects."""
+    return [
+        (
+            message["role"],
+            message["content"].removeprefix('{"result": "').removesuffix('"}'),
+            message.get("reasoning_content"),
+            [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())],
+        )
+        for message in chat
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tool_loop_is_one_conversation(name: str, tmp_path: Path) -> None:
+    run = stored(name, tmp_path)
+    assert (run.incomplete, run.unread, [placed.call.error for placed in run.calls]) == ("", {}, [None, None])
+    first, second = run.calls
+    assert second.related_to == first.call.span_id
+    thoughts = None if name in WITHOUT_THOUGHTS else "Both at once."
+    assert second.relation == (Relation.EXTENDS if thoughts else Relation.TEMPLATE_DROPPED_REASONING)
+    whole = conversations(run)[-1]
+    assert outline(whole.chat()) == [
+        ("system", "You look things up.", None, []),
+        ("user", "what is x?", None, []),
+        ("assistant", "I look.", thoughts, [*CALLS.items()]),
+        ("tool", "page x", None, []),
+        ("tool", "3", None, []),
+        ("user", "Go on.", None, []),
+        ("assistant", "x is 3.", None, []),
+    ]
+    assert unsupported(whole) is None
+    results = [message for message in whole.messages if message.role == "tool"]
+    asked = whole.messages[2].tool_calls
+    if all(call.id for call in asked):  # Gemini's calls have none
+        assert [message.parts[0].id for message in results] == [call.id for call in asked]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_is_one_with_its_thoughts_and_its_tools(name: str, tmp_path: Path) -> None:
+    run = stored(name, tmp_path)
+    for placed in run.calls:
+        assert len(placed.call.choices) == 1
+        assert (placed.call.request_model, placed.call.input_tokens, placed.call.output_tokens) == ("m", 7, 5)
+        assert [tool["function"]["name"] for tool in placed.call.tools] == [*CALLS]
+    [answer] = run.calls[0].call.choices
+    assert ReasoningPart("Both at once.") in answer.message.parts
+    assert (answer.message.role, answer.message.text) == ("assistant", "I look.")
+    assert [call.name for call in answer.message.tool_calls] == [*CALLS]
+    results = [(call.result or "").removeprefix('{"result": "').removesuffix('"}') for call in run.tool_calls]
+    assert [call.name for call in run.tool_calls] == [*CALLS]
+    assert results == ["page x", "3"]
