@@ -82,3 +82,26 @@ def test_an_answer_is_one_with_its_thoughts_and_its_tools(name: str, tmp_path: P
     results = [(call.result or "").removeprefix('{"result": "').removesuffix('"}') for call in run.tool_calls]
     assert [call.name for call in run.tool_calls] == [*CALLS]
     assert results == ["page x", "3"]
+
+
+@pytest.mark.parametrize("sdk", ["openinference", "openllmetry"])
+def test_a_tool_loop_of_langchain_has_each_tool_once(sdk: str, tmp_path: Path) -> None:
+    """Its spans of tools hold the message that LangChain made of a result, by whose id the call that asked is known."""
+    run = stored(f"langchain_{sdk}", tmp_path)
+    assert (run.incomplete, run.unread) == ("", {})
+    assert [(call.id, call.name, call.result, call.inferred) for call in run.tool_calls] == [
+        ("call_look", "look", "page x", False),
+        ("call_add", "add", "3", False),
+    ]
+    [*_, asked, _, _] = run.calls[1].call.messages
+    [*_, answered] = conversations(run)
+    assert (asked.role, asked.text, [call.name for call in asked.tool_calls]) == ("assistant", "I look.", [*CALLS])
+    assert [message["role"] for message in answered.chat()] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
+    assert unsupported(answered) is None

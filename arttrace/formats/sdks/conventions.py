@@ -15,12 +15,12 @@ import msgspec
 
 from arttrace.formats.sdks import google_adk, langfuse, openinference, strands, vercel
 from arttrace.formats.sdks.anthropic_messages import are_parts
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
 from arttrace.records.message import MessageTexts
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.trajectories.decoding.attribute_values import from_json, text
+from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
 
 _TRACELOOP_KIND = "traceloop.span.kind"
 
@@ -51,7 +51,7 @@ def normalise(span: SpanRow) -> SpanRow:
     """The span with the attributes that trajectories are built from; the same object when there is nothing to do."""
     added = added_by_conventions(span)
     if not google_adk.is_inside_a_call(span) and not _is_own(span):
-        added.update(_repaired({**span.attributes, **added}))
+        added.update(_repaired(span, {**span.attributes, **added}))
     return msgspec.structs.replace(span, attributes={**span.attributes, **added}) if added else span
 
 
@@ -120,31 +120,42 @@ def _renamed(span: SpanRow) -> Attributes:
     return found
 
 
-def _repaired(attributes: Attributes) -> Attributes:
-    """Tool definitions of OpenTelemetry's flat form in the nested one of OpenAI; and what a model wrote in one go as
-    one message, where instrumentations of OpenAI's Responses API make one of each item."""
+def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
+    """Tool definitions of OpenTelemetry's flat form in the nested one of OpenAI. What a model wrote in one go as one
+    message, where instrumentations of OpenAI's Responses API make one of each item; and what OpenLLMetry writes of
+    LangChain's messages as their text alone."""
     found: Attributes = {}
     definitions = from_json(attributes.get(semconv.TOOL_DEFINITIONS))
     if isinstance(definitions, list) and not all(isinstance(tool, dict) and "function" in tool for tool in definitions):
         found[semconv.TOOL_DEFINITIONS] = tools(definitions)
-    if (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_"):
+    of_items = (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_")
+    if of_items or span.scope_name == _LANGCHAIN:
         for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
             given = attributes.get(name)
             messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
-            if isinstance(messages, list) and (joined := _joined_items(messages)) != messages:
-                found[name] = text_of(joined)
+            if isinstance(messages, list) and (read := _read_again(messages, joins=of_items)) != messages:
+                found[name] = text_of(read)
+    if span.scope_name == _LANGCHAIN and (result := langchain_result(attributes.get(semconv.TOOL_CALL_RESULT))):
+        found |= result
+        inputs_of = json_object(from_json(attributes.get(semconv.TOOL_CALL_ARGUMENTS))).get("inputs")
+        if isinstance(inputs_of, dict):
+            found[semconv.TOOL_CALL_ARGUMENTS] = text_of(inputs_of)
     return found
 
 
-def _joined_items(messages: list[Any]) -> list[Any]:
+_LANGCHAIN = "opentelemetry.instrumentation.langchain"
+
+
+def _read_again(messages: list[Any], *, joins: bool) -> list[Any]:
     found: list[Any] = []
     for message in messages:
         parts = message.get("parts") if isinstance(message, dict) else None
         if not isinstance(parts, list) or message.get("role") != "assistant":
             found.append(message)
             continue
-        said = [_with_its_text(part) for part in parts]
-        before = found[-1] if found and isinstance(found[-1], dict) else {}
+        asks = any(json_object(part).get("type") == "tool_call" for part in parts)
+        said = [read for part in parts for read in _read_part(part, asks=asks)]
+        before = json_object(found[-1]) if found and joins else {}
         if before.get("role") == "assistant" and isinstance(before.get("parts"), list):
             found[-1] = {**before, **message, "parts": [*before["parts"], *said]}
         else:
@@ -152,17 +163,23 @@ def _joined_items(messages: list[Any]) -> list[Any]:
     return found
 
 
-def _with_its_text(part: Any) -> Any:
-    """A part; the JSON of reasoning's summary is its text."""
-    content = part.get("content") if isinstance(part, dict) and part.get("type") == "reasoning" else None
-    summary = from_json(content)
-    if not isinstance(content, str) or not isinstance(summary, list) or not all(map(_is_summary, summary)):
-        return part
-    return {**part, "content": "\n\n".join(one["text"] for one in summary)}
-
-
-def _is_summary(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "summary_text" and isinstance(part.get("text"), str)
+def _read_part(part: Any, *, asks: bool) -> list[Any]:
+    """A part; of the JSON of thoughts their text, and nothing of that of a tool call which a part of its own says."""
+    content = json_object(part).get("content")
+    if not isinstance(content, str) or part.get("type") not in ("text", "reasoning") or content[:2] not in ('{"', "[{"):
+        return [part]
+    said = from_json(content)
+    block = json_object(said)
+    if asks and block.get("type") in ("tool_use", "function_call"):
+        return []
+    if block.get("type") == "thinking" and isinstance(block.get("thinking"), str):
+        return [{"type": "reasoning", "content": block["thinking"]}]
+    summary = (
+        said if part["type"] == "reasoning" else block.get("summary") if block.get("type") == "reasoning" else None
+    )
+    if not isinstance(summary, list) or not all(json_object(one).get("type") == "summary_text" for one in summary):
+        return [part]
+    return [{"type": "reasoning", "content": "\n\n".join(str(one.get("text", "")) for one in summary)}]
 
 
 # --- messages ----------------------------------------------------------------------------------------------

@@ -130,6 +130,18 @@ def settings(parameters: Any) -> Attributes:
     }
 
 
+def langchain_result(output: Any) -> Attributes:
+    """What a tool returned, and for which call, where this is the message that LangChain made of it; else nothing."""
+    given = json_object(from_json(output))
+    dumped = json_object(given.get("output")) or given
+    message = json_object(dumped.get("data", dumped.get("kwargs")))
+    if message.get("type") != "tool" or "content" not in message:
+        return {}
+    content, id = message["content"], message.get("tool_call_id")
+    found: Attributes = {semconv.TOOL_CALL_RESULT: content if isinstance(content, str) else text_of(content)}
+    return {**found, semconv.TOOL_CALL_ID: id} if isinstance(id, str) and id else found
+
+
 def keywords(given: Any) -> Any:
     """A function's input without the frame `{"args": [], "kwargs": {...}}`, where there are only keywords."""
     if isinstance(given, dict) and set(given) == {"args", "kwargs"} and not given["args"]:

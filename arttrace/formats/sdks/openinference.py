@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from arttrace.formats.sdks.anthropic_messages import is_system_text, whole_conversation
-from arttrace.formats.sdks.openai_messages import answers, inputs, reasons_of, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import (
+    answers,
+    inputs,
+    langchain_result,
+    reasons_of,
+    settings,
+    text_of,
+    tools,
+)
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
@@ -60,6 +68,7 @@ def attributes(sent: Attributes) -> Attributes:
         found[semconv.TOOL_CALL_ID] = sent.get("tool.id") or sent.get("tool_call.id")
         found[semconv.TOOL_CALL_ARGUMENTS] = given
         found[semconv.TOOL_CALL_RESULT] = output
+        found |= langchain_result(output)
     elif kind == "AGENT":
         metadata, tags = json_object(from_json(sent.get("metadata"))), from_json(sent.get("tag.tags"))
         user = text(sent.get("user.id"))

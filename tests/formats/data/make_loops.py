@@ -1,12 +1,15 @@
 """Runs one tool loop with a client of each API under another SDK's instrumentation and writes it as OTLP/JSON.
 
-    python make_loops.py API SDK OUT.json      API: anthropic, responses, gemini; SDK: openinference, openllmetry
+    python make_loops.py API SDK OUT.json
+
+API is anthropic, responses, gemini or langchain, SDK openinference or openllmetry.
 
 Each file `API_SDK.json` of this folder was made so, in an environment with the packages named below, those that end in
 `_old` with the older ones. Ids and times differ from run to run.
 
 openinference: openinference-instrumentation-anthropic 3.1.0 (old: 0.1.20), -openai 0.1.66, -google-genai 1.4.14
 openllmetry: opentelemetry-instrumentation-anthropic 0.62.4 (old: 0.40.14), -openai 0.62.4, -google-generativeai 0.62.4
+langchain: langchain 1.5.2, langchain-anthropic 1.7.10, each SDK's instrumentation of it (0.1.80, 0.62.4)
 clients: anthropic 2.14.0 (old: 0.125.0), openai 3.57.0, google-genai 3.6.1 (openllmetry: 2)
 """
 
@@ -163,8 +166,32 @@ def run_gemini(url):
     client.models.generate_content(model="m", contents=contents, config=config)
 
 
+langchain_answers = anthropic_answers
+
+
+def run_langchain(url):
+    from langchain.agents import create_agent
+    from langchain_anthropic import ChatAnthropic
+
+    def look(q: str) -> str:
+        """Look up."""
+        return FUNCTIONS["look"](q)
+
+    def add(a: int, b: int) -> str:
+        """Add."""
+        return FUNCTIONS["add"](a, b)
+
+    model = ChatAnthropic(model="m", base_url=url, api_key="x", max_tokens=64)
+    agent = create_agent(model, [look, add], system_prompt=SYSTEM)
+    agent.invoke({"messages": [{"role": "user", "content": QUESTION}]})
+
+
 def instrumentor(api, sdk):
-    if sdk == "openinference" and api == "anthropic":
+    if api == "langchain" and sdk == "openinference":
+        from openinference.instrumentation.langchain import LangChainInstrumentor as found
+    elif api == "langchain":
+        from opentelemetry.instrumentation.langchain import LangchainInstrumentor as found
+    elif sdk == "openinference" and api == "anthropic":
         from openinference.instrumentation.anthropic import AnthropicInstrumentor as found
     elif sdk == "openinference" and api == "responses":
         from openinference.instrumentation.openai import OpenAIInstrumentor as found
