@@ -18,6 +18,7 @@ from arttrace.trajectories.conversations import conversations, unsupported
 DATA = Path(__file__).parent / "data"
 NAMES = ["anthropic_openllmetry", "anthropic_openllmetry_old", "anthropic_openinference", "anthropic_openinference_old"]
 NAMES += ["responses_openllmetry", "responses_openinference", "gemini_openllmetry", "gemini_openinference"]
+NAMES += ["bedrock_openllmetry", "bedrock_openinference"]
 WITHOUT_THOUGHTS = ("anthropic_openinference_old", "responses_openllmetry")
 """They leave thoughts out of what a program sends back."""
 CALLS: dict[str, dict[str, Any]] = {"look": {"q": "x"}, "add": {"a": 1, "b": 2}}

@@ -129,7 +129,7 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
     if isinstance(definitions, list) and not all(isinstance(tool, dict) and "function" in tool for tool in definitions):
         found[semconv.TOOL_DEFINITIONS] = tools(definitions)
     of_items = (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_")
-    if of_items or span.scope_name == _LANGCHAIN:
+    if of_items or span.scope_name in _AS_TEXT:
         for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
             given = attributes.get(name)
             messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
@@ -144,6 +144,7 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
 
 
 _LANGCHAIN = "opentelemetry.instrumentation.langchain"
+_AS_TEXT = (_LANGCHAIN, "opentelemetry.instrumentation.bedrock")
 
 
 def _read_again(messages: list[Any], *, joins: bool) -> list[Any]:
@@ -172,8 +173,10 @@ def _read_part(part: Any, *, asks: bool) -> list[Any]:
     block = json_object(said)
     if asks and block.get("type") in ("tool_use", "function_call"):
         return []
-    if block.get("type") == "thinking" and isinstance(block.get("thinking"), str):
-        return [{"type": "reasoning", "content": block["thinking"]}]
+    thought = json_object(json_object(block.get("reasoningContent")).get("reasoningText")).get("text")
+    thought = block.get("thinking") if block.get("type") == "thinking" else thought
+    if isinstance(thought, str):
+        return [{"type": "reasoning", "content": thought}]
     summary = (
         said if part["type"] == "reasoning" else block.get("summary") if block.get("type") == "reasoning" else None
     )

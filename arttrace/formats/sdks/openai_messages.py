@@ -92,13 +92,16 @@ def _reason_of_generation(generation: dict[str, Any]) -> str | None:
 
 
 def tools(definitions: Sequence[Any]) -> str:
-    """Tool definitions in either form, or in Gemini's, as the JSON text of `gen_ai.tool.definitions`, in OpenAI's
-    nested one."""
+    """Tool definitions in either form, in Gemini's or Bedrock's, as the JSON text of `gen_ai.tool.definitions`, in
+    OpenAI's nested one."""
     return _list_text([_tool(one) for tool in definitions if isinstance(tool, dict) for one in declared(tool)])
 
 
 def declared(tool: dict[str, Any]) -> list[dict[str, Any]]:
-    """The functions that a tool of Gemini's declares; any other tool alone."""
+    """The functions that a tool of Gemini's, or Bedrock's, declares; any other tool alone."""
+    if spec := json_object(tool.get("toolSpec")):
+        schema = json_object(spec.get("inputSchema")).get("json")
+        return [{"name": spec.get("name"), "description": spec.get("description"), "parameters": schema}]
     functions = tool.get("function_declarations", tool.get("functionDeclarations"))
     if not isinstance(functions, list):
         return [tool]

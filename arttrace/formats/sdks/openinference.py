@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from arttrace.formats.sdks import strands
 from arttrace.formats.sdks.anthropic_messages import is_system_text, whole_conversation
 from arttrace.formats.sdks.openai_messages import (
     answers,
@@ -60,7 +61,7 @@ def attributes(sent: Attributes) -> Attributes:
     given, output = sent.get("input.value"), sent.get("output.value")
     if kind == "LLM":
         asked, answered = from_json(given), from_json(output)
-        found |= _call(sent, json_object(asked), answered)
+        found |= _call(sent, asked, answered)
         if json_object(answered).get("object") == "response":
             found |= {name: value for name, value in _of_responses(asked, answered).items() if value is not None}
     elif kind == "TOOL":
@@ -81,8 +82,8 @@ def attributes(sent: Attributes) -> Attributes:
     return found
 
 
-def _call(sent: Attributes, request: dict[str, Any], response: Any) -> Attributes:
-    messages = _asked(sent, request)
+def _call(sent: Attributes, given: Any, response: Any) -> Attributes:
+    messages = _asked(sent, given)
     replies = [_message(item) for item in numbered(sent, "llm.output_messages")]
     if len(replies) == 1 and holds_blocks(said := json_object(response).get("content")):
         replies = [{**replies[0], "content": said}]
@@ -120,8 +121,14 @@ def _of_responses(given: Any, response: dict[str, Any]) -> Attributes:
     }
 
 
-def _asked(sent: Attributes, request: dict[str, Any]) -> list[dict[str, Any]]:
+def _asked(sent: Attributes, given: Any) -> list[dict[str, Any]]:
+    """The messages; of Bedrock's blocks what is given, where a user's words follow on the results of tools."""
     messages = [_message(item) for item in numbered(sent, "llm.input_messages")]
+    converse = [strands.of_blocks(json_object(one)) for one in given] if isinstance(given, list) else []
+    if messages and converse and all(converse):
+        instructions = [one for one in messages if one.get("role") == "system"]
+        return [*instructions, *(one for said in converse for one in said or ())]
+    request = json_object(given)
     whole, system = request.get("messages"), request.get("system")
     if isinstance(whole, list) and len(whole) == len(messages):
         messages = [

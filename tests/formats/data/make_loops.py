@@ -2,7 +2,7 @@
 
     python make_loops.py API SDK OUT.json
 
-API is anthropic, responses, gemini or langchain, SDK openinference or openllmetry.
+API is anthropic, responses, gemini, bedrock or langchain, SDK openinference or openllmetry.
 
 Each file `API_SDK.json` of this folder was made so, in an environment with the packages named below, those that end in
 `_old` with the older ones. Ids and times differ from run to run.
@@ -10,6 +10,7 @@ Each file `API_SDK.json` of this folder was made so, in an environment with the 
 openinference: openinference-instrumentation-anthropic 3.1.0 (old: 0.1.20), -openai 0.1.66, -google-genai 1.4.14
 openllmetry: opentelemetry-instrumentation-anthropic 0.62.4 (old: 0.40.14), -openai 0.62.4, -google-generativeai 0.62.4
 langchain: langchain 1.5.2, langchain-anthropic 1.7.10, each SDK's instrumentation of it (0.1.80, 0.62.4)
+bedrock: boto3 1.44.8, openinference-instrumentation-bedrock 0.1.61, opentelemetry-instrumentation-bedrock 0.62.4
 clients: anthropic 2.14.0 (old: 0.125.0), openai 3.57.0, google-genai 3.6.1 (openllmetry: 2)
 """
 
@@ -166,6 +167,39 @@ def run_gemini(url):
     client.models.generate_content(model="m", contents=contents, config=config)
 
 
+def bedrock_answers():
+    about = {"usage": {"inputTokens": 7, "outputTokens": 5, "totalTokens": 12}, "metrics": {"latencyMs": 1}}
+    thought = {"reasoningContent": {"reasoningText": {"text": THOUGHT, "signature": "sig"}}}
+    calls = [{"toolUse": {"toolUseId": f"call_{name}", "name": name, "input": asked}} for name, asked in CALLS.items()]
+    first = {"role": "assistant", "content": [thought, {"text": TEXT}, *calls]}
+    yield {**about, "stopReason": "tool_use", "output": {"message": first}}
+    yield {
+        **about,
+        "stopReason": "end_turn",
+        "output": {"message": {"role": "assistant", "content": [{"text": ANSWER}]}},
+    }
+
+
+def run_bedrock(url):
+    import boto3
+
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}
+    client = boto3.client("bedrock-runtime", endpoint_url=url, **keys)
+    schema = {"json": {"type": "object"}}
+    tools = [
+        {"toolSpec": {"name": name, "description": said, "inputSchema": schema}} for name, said in DESCRIBED.items()
+    ]
+    asked = {"modelId": "m", "system": [{"text": SYSTEM}], "toolConfig": {"tools": tools}}
+    messages = [{"role": "user", "content": [{"text": QUESTION}]}]
+    first = client.converse(messages=messages, **asked)["output"]["message"]
+    results = [
+        {"toolResult": {"toolUseId": use["toolUseId"], "content": [{"text": FUNCTIONS[use["name"]](**use["input"])}]}}
+        for use in [block["toolUse"] for block in first["content"] if "toolUse" in block]
+    ]
+    messages += [first, {"role": "user", "content": [*results, {"text": FURTHER}]}]
+    client.converse(messages=messages, **asked)
+
+
 langchain_answers = anthropic_answers
 
 
@@ -191,6 +225,10 @@ def instrumentor(api, sdk):
         from openinference.instrumentation.langchain import LangChainInstrumentor as found
     elif api == "langchain":
         from opentelemetry.instrumentation.langchain import LangchainInstrumentor as found
+    elif api == "bedrock" and sdk == "openinference":
+        from openinference.instrumentation.bedrock import BedrockInstrumentor as found
+    elif api == "bedrock":
+        from opentelemetry.instrumentation.bedrock import BedrockInstrumentor as found
     elif sdk == "openinference" and api == "anthropic":
         from openinference.instrumentation.anthropic import AnthropicInstrumentor as found
     elif sdk == "openinference" and api == "responses":
