@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from arttrace.formats.imported_files import read_file
+from arttrace.formats.sdks.openai_messages import inputs
 from arttrace.records.message import ReasoningPart
 from arttrace.records.trajectory import Relation, Trajectory
 from arttrace.store import Store
@@ -85,7 +87,7 @@ def test_an_answer_is_one_with_its_thoughts_and_its_tools(name: str, tmp_path: P
     assert results == ["page x", "3"]
 
 
-@pytest.mark.parametrize("sdk", ["openinference", "openllmetry"])
+@pytest.mark.parametrize("sdk", ["openinference", "openllmetry", "langfuse"])
 def test_a_tool_loop_of_langchain_has_each_tool_once(sdk: str, tmp_path: Path) -> None:
     """Its spans of tools hold the message that LangChain made of a result, by whose id the call that asked is known."""
     run = stored(f"langchain_{sdk}", tmp_path)
@@ -106,3 +108,9 @@ def test_a_tool_loop_of_langchain_has_each_tool_once(sdk: str, tmp_path: Path) -
         "assistant",
     ]
     assert unsupported(answered) is None
+
+
+def test_the_arguments_of_langchains_tool_calls_are_read() -> None:
+    asked = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "args": {"q": "x"}, "id": "c1"}]}
+    [message] = json.loads(inputs([asked]))
+    assert message["parts"] == [{"type": "tool_call", "name": "look", "arguments": '{"q":"x"}', "id": "c1"}]

@@ -137,7 +137,7 @@ def langchain_result(output: Any) -> Attributes:
     """What a tool returned, and for which call, where this is the message that LangChain made of it; else nothing."""
     given = json_object(from_json(output))
     dumped = json_object(given.get("output")) or given
-    message = json_object(dumped.get("data", dumped.get("kwargs")))
+    message = json_object(dumped.get("data", dumped.get("kwargs", dumped)))
     if message.get("type") != "tool" or "content" not in message:
         return {}
     content, id = message["content"], message.get("tool_call_id")
@@ -187,7 +187,10 @@ def plain(message: dict[str, Any]) -> dict[str, Any]:
     nested = [
         call
         if not isinstance(call, dict) or "function" in call or not isinstance(call.get("name"), str)
-        else {"id": call.get("id"), "function": {"name": call.get("name"), "arguments": call.get("arguments")}}
+        else {
+            "id": call.get("id"),
+            "function": {"name": call.get("name"), "arguments": call.get("arguments", call.get("args"))},
+        }
         for call in calls
     ]
     return {**message, "tool_calls": nested}

@@ -2,14 +2,15 @@
 
     python make_loops.py API SDK OUT.json
 
-API is anthropic, responses, gemini, bedrock or langchain, SDK openinference or openllmetry.
+API is anthropic, responses, gemini, bedrock or langchain, SDK openinference or
+openllmetry, of langchain also langfuse.
 
 Each file `API_SDK.json` of this folder was made so, in an environment with the packages named below, those that end in
 `_old` with the older ones. Ids and times differ from run to run.
 
 openinference: openinference-instrumentation-anthropic 3.1.0 (old: 0.1.20), -openai 0.1.66, -google-genai 1.4.14
 openllmetry: opentelemetry-instrumentation-anthropic 0.62.4 (old: 0.40.14), -openai 0.62.4, -google-generativeai 0.62.4
-langchain: langchain 1.5.2, langchain-anthropic 1.7.10, each SDK's instrumentation of it (0.1.80, 0.62.4)
+langchain: langchain 1.5.2, langchain-anthropic 1.7.10, its instrumentations (0.1.80, 0.62.4), langfuse 5.0.4
 bedrock: boto3 1.44.8, openinference-instrumentation-bedrock 0.1.61, opentelemetry-instrumentation-bedrock 0.62.4
 clients: anthropic 2.14.0 (old: 0.125.0), openai 3.57.0, google-genai 3.6.1 (openllmetry: 2)
 """
@@ -201,6 +202,18 @@ def run_bedrock(url):
 
 
 langchain_answers = anthropic_answers
+CALLBACKS = []
+
+
+class Langfuse:
+    """Its handler for LangChain in the place of an instrumentation."""
+
+    def instrument(self, tracer_provider):
+        from langfuse import Langfuse
+        from langfuse.langchain import CallbackHandler
+
+        Langfuse(public_key="pk", secret_key="sk", base_url="http://127.0.0.1:9", tracer_provider=tracer_provider)
+        CALLBACKS.append(CallbackHandler())
 
 
 def run_langchain(url):
@@ -217,11 +230,13 @@ def run_langchain(url):
 
     model = ChatAnthropic(model="m", base_url=url, api_key="x", max_tokens=64)
     agent = create_agent(model, [look, add], system_prompt=SYSTEM)
-    agent.invoke({"messages": [{"role": "user", "content": QUESTION}]})
+    agent.invoke({"messages": [{"role": "user", "content": QUESTION}]}, config={"callbacks": CALLBACKS})
 
 
 def instrumentor(api, sdk):
-    if api == "langchain" and sdk == "openinference":
+    if sdk == "langfuse":
+        found = Langfuse
+    elif api == "langchain" and sdk == "openinference":
         from openinference.instrumentation.langchain import LangChainInstrumentor as found
     elif api == "langchain":
         from opentelemetry.instrumentation.langchain import LangchainInstrumentor as found

@@ -7,10 +7,10 @@ from typing import Any
 
 from arttrace.formats.sdks.langfuse import names
 from arttrace.formats.sdks.langfuse.writing import chat_attributes
-from arttrace.formats.sdks.openai_messages import keywords, settings, text_of
+from arttrace.formats.sdks.openai_messages import keywords, langchain_result, settings, text_of
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.trajectories.decoding.attribute_values import from_json, text
+from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
 
 _OPERATIONS = {
     "generation": semconv.OPERATION_CHAT,
@@ -43,6 +43,7 @@ def _observation(*, kind: str, name: str, given: Any, output: Any) -> Attributes
         found[semconv.TOOL_NAME] = name
         found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(given))
         found[semconv.TOOL_CALL_RESULT] = text_of(output)
+        found |= langchain_result(output)
     elif kind == "agent":
         found[semconv.AGENT_NAME] = name
         found[semconv.ENTRY_ARGUMENTS] = text_of(keywords(given))
@@ -52,16 +53,24 @@ def _observation(*, kind: str, name: str, given: Any, output: Any) -> Attributes
 
 def _asked(given: Any) -> Any:
     """The input of a generation as a chat: a text is the user's, and so is, as it came, what a function was given that
-    `observe` decorates."""
+    `observe` decorates. The handler for LangChain puts the tools behind the messages, as messages of tools."""
     given = keywords(given)
-    if (
-        given is None
-        or isinstance(given, list)
-        or (isinstance(given, dict) and isinstance(given.get("messages"), list))
-    ):
+    if isinstance(given, list) and (offered := [one["content"] for one in given if _is_offer(one)]):
+        return {"messages": [one for one in given if not _is_offer(one)], "tools": offered}
+    if given is None or isinstance(given, list) or isinstance(json_object(given).get("messages"), list):
         return given
     part = {"type": "text", "text": given} if isinstance(given, str) else {"type": "input", "input": given}
     return [{"role": "user", "content": [part]}]
+
+
+def _is_offer(message: Any) -> bool:
+    """Whether this is the definition of a tool, and not what one returned."""
+    said = json_object(message)
+    content = json_object(said.get("content"))
+    return said.get("role") == "tool" and not said.get("tool_call_id") and bool(content.keys() & _OF_A_DEFINITION)
+
+
+_OF_A_DEFINITION = {"function", "parameters", "input_schema"}
 
 
 def _usage(details: Any) -> Attributes:
