@@ -15,7 +15,7 @@ from arttrace.records.message import ReasoningPart
 from arttrace.records.trajectory import Relation, Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.trajectories.conversations import conversations, unsupported
+from arttrace.trajectories.conversations import chat_message, conversations, unsupported
 
 DATA = Path(__file__).parent / "data"
 NAMES = ["anthropic_openllmetry", "anthropic_openllmetry_old", "anthropic_openinference", "anthropic_openinference_old"]
@@ -108,6 +108,27 @@ def test_a_tool_loop_of_langchain_has_each_tool_once(sdk: str, tmp_path: Path) -
         "assistant",
     ]
     assert unsupported(answered) is None
+
+
+def test_what_litellm_writes_of_its_calls_is_read(tmp_path: Path) -> None:
+    """By names of its own for asynchronous calls, with the tool calls beside the parts; each call is a trace."""
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(read_file((DATA / "litellm.json").read_bytes(), "litellm").records)
+        runs = store.trajectories()
+    assert [(run.incomplete, run.unread, len(run.calls)) for run in runs] == [("", {}, 1)] * 2
+    [first], [second] = (run.calls for run in runs)
+    [answer] = first.call.choices
+    assert (answer.message.text, [call.name for call in answer.message.tool_calls]) == ("I look.", [*CALLS])
+    assert [json.loads(call.arguments) for call in answer.message.tool_calls] == [*CALLS.values()]
+    assert outline([chat_message(message) for message in second.call.messages]) == [
+        ("system", "You look things up.", None, []),
+        ("user", "what is x?", None, []),
+        ("assistant", "I look.", None, [*CALLS.items()]),
+        ("tool", "page x", None, []),
+        ("tool", "3", None, []),
+        ("user", "Go on.", None, []),
+    ]
+    assert (first.call.request_model, first.call.input_tokens, len(first.call.tools)) == ("m", 7, 2)
 
 
 def test_the_arguments_of_langchains_tool_calls_are_read() -> None:

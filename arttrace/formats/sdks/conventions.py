@@ -1,8 +1,8 @@
 """Spans of other SDKs under the names of the conventions, from which trajectories are built. Pure.
 
 Understood: older and newest OpenTelemetry GenAI names (`gen_ai.prompt.N...`, `gen_ai.system`, message events),
-OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, Google ADK's `call_llm`, Strands' events and Langfuse's
-OpenTelemetry attributes.
+OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, Google ADK's `call_llm`, Strands' events, what LiteLLM's
+callback writes and Langfuse's OpenTelemetry attributes.
 The stored span stays as it came; what it does not say is left out, never invented.
 """
 
@@ -18,7 +18,7 @@ from arttrace.formats.sdks.anthropic_messages import are_parts
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
-from arttrace.records.message import MessageTexts
+from arttrace.records.message import MessageTexts, joined_text
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
 
@@ -45,6 +45,10 @@ _KINDS = {
     "workflow": semconv.OPERATION_INVOKE_AGENT,
     "tool": semconv.OPERATION_EXECUTE_TOOL,
 }
+_OF_LITELLM = {
+    **dict.fromkeys(("completion", "acompletion", "responses", "aresponses", "anthropic_messages"), _KINDS["chat"]),
+    **dict.fromkeys(("atext_completion", "agenerate_content"), _KINDS["completion"]),
+}
 
 
 def normalise(span: SpanRow) -> SpanRow:
@@ -57,7 +61,8 @@ def normalise(span: SpanRow) -> SpanRow:
 
 def added_by_conventions(span: SpanRow) -> Attributes:
     """What a span says by other names than those of the conventions, or in its events, under the names of the
-    conventions: nothing that it says under them itself, but for what Google ADK calls a call and is inside one."""
+    conventions: nothing that it says under them itself, but for what Google ADK calls a call and is inside one, and
+    for LiteLLM's names of its functions."""
     attributes = span.attributes
     if _is_own(span):
         return {}
@@ -65,11 +70,14 @@ def added_by_conventions(span: SpanRow) -> Attributes:
         return {semconv.OPERATION_NAME: google_adk.INSIDE_A_CALL}
     found = _renamed(span)
     operation = attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME))
+    of_litellm = _OF_LITELLM.get(operation) if isinstance(operation, str) else None
+    operation = of_litellm or operation
     if operation in semconv.CALL_OPERATIONS:
         _messages(span, found)
     elif operation == semconv.OPERATION_EXECUTE_TOOL and span.events:
         found = {**strands.tool(span), **found}
-    return {name: value for name, value in found.items() if value is not None and name not in attributes}
+    added = {name: value for name, value in found.items() if value is not None and name not in attributes}
+    return added if of_litellm is None else {**added, semconv.OPERATION_NAME: of_litellm}
 
 
 def _is_own(span: SpanRow) -> bool:
@@ -128,6 +136,8 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
     definitions = from_json(attributes.get(semconv.TOOL_DEFINITIONS))
     if isinstance(definitions, list) and not all(isinstance(tool, dict) and "function" in tool for tool in definitions):
         found[semconv.TOOL_DEFINITIONS] = tools(definitions)
+    if span.scope_name == "litellm" or "litellm.call_id" in attributes:  # which it writes on another's span, too
+        found |= _with_calls_beside(attributes)
     of_items = (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_")
     if of_items or span.scope_name in _AS_TEXT:
         for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
@@ -145,6 +155,45 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
 
 _LANGCHAIN = "opentelemetry.instrumentation.langchain"
 _AS_TEXT = (_LANGCHAIN, "opentelemetry.instrumentation.bedrock")
+
+
+def _with_calls_beside(attributes: Attributes) -> Attributes:
+    """Messages of LiteLLM's, whose tool calls and the ids of what they returned stand beside the parts; an answer's
+    calls are attributes of their own, without ids."""
+    asked = [json_object(one.get("function_call")) for one in numbered(attributes, "gen_ai.completion")]
+    found: Attributes = {}
+    for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
+        given = attributes.get(name)
+        messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
+        if not isinstance(messages, list):
+            continue
+        read = [_with_its_calls(message) for message in messages]
+        if name == semconv.OUTPUT_MESSAGES and len(read) == 1 and isinstance(json_object(read[0]).get("parts"), list):
+            calls = [{"type": "tool_call", "id": None, **call} for call in asked if call.get("name")]
+            read = [{**read[0], "parts": [*read[0]["parts"], *calls]}]
+        if read != messages:
+            found[name] = text_of(read)
+    return found
+
+
+def _with_its_calls(message: Any) -> Any:
+    said = json_object(message)
+    parts, calls = said.get("parts"), said.get("tool_calls")
+    if not isinstance(parts, list):
+        return message
+    if said.get("role") == "tool":
+        response = parts if (whole := joined_text(parts)) is None else whole
+        return {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": said.get("tool_call_id"), "response": response}],
+        }
+    functions = (
+        [(call, json_object(call.get("function"))) for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else []
+    )
+    asked = [{"type": "tool_call", "id": call.get("id"), **function} for call, function in functions]
+    return {**said, "parts": [*parts, *asked]}
 
 
 def _read_again(messages: list[Any], *, joins: bool) -> list[Any]:

@@ -3,7 +3,7 @@
     python make_loops.py API SDK OUT.json
 
 API is anthropic, responses, gemini, bedrock or langchain, SDK openinference or
-openllmetry, of langchain also langfuse.
+openllmetry, of langchain also langfuse; litellm is both.
 
 Each file `API_SDK.json` of this folder was made so, in an environment with the packages named below, those that end in
 `_old` with the older ones. Ids and times differ from run to run.
@@ -12,6 +12,7 @@ openinference: openinference-instrumentation-anthropic 3.1.0 (old: 0.1.20), -ope
 openllmetry: opentelemetry-instrumentation-anthropic 0.62.4 (old: 0.40.14), -openai 0.62.4, -google-generativeai 0.62.4
 langchain: langchain 1.5.2, langchain-anthropic 1.7.10, its instrumentations (0.1.80, 0.62.4), langfuse 5.0.4
 bedrock: boto3 1.44.8, openinference-instrumentation-bedrock 0.1.61, opentelemetry-instrumentation-bedrock 0.62.4
+litellm: 1.109.1, whose own callback writes spans
 clients: anthropic 2.14.0 (old: 0.125.0), openai 3.57.0, google-genai 3.6.1 (openllmetry: 2)
 """
 
@@ -205,6 +206,60 @@ langchain_answers = anthropic_answers
 CALLBACKS = []
 
 
+def litellm_answers():
+    about = {"object": "chat.completion", "created": 1, "model": "m"}
+    about["usage"] = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+
+    def choices(reason, **message):
+        return [{"index": 0, "finish_reason": reason, "message": {"role": "assistant", **message}}]
+
+    calls = [
+        {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": json.dumps(asked)}}
+        for name, asked in CALLS.items()
+    ]
+    yield {**about, "id": "c1", "choices": choices("tool_calls", content=TEXT, tool_calls=calls)}
+    yield {**about, "id": "c2", "choices": choices("stop", content=ANSWER)}
+
+
+def run_litellm(url):
+    import asyncio
+
+    import litellm
+
+    tools = [
+        {"type": "function", "function": {"name": name, "description": said, "parameters": {"type": "object"}}}
+        for name, said in DESCRIBED.items()
+    ]
+    asked = {"model": "openai/m", "api_base": url, "api_key": "x", "tools": tools}
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
+
+    async def run():
+        first = (await litellm.acompletion(messages=messages, **asked)).choices[0].message
+        results = [
+            {
+                "role": "tool",
+                "tool_call_id": call.id,
+                "content": FUNCTIONS[call.function.name](**json.loads(call.function.arguments)),
+            }
+            for call in first.tool_calls
+        ]
+        further = [first.model_dump(exclude_none=True), *results, {"role": "user", "content": FURTHER}]
+        await litellm.acompletion(messages=[*messages, *further], **asked)
+        await asyncio.sleep(2)  # its callbacks run in the background
+
+    asyncio.run(run())
+
+
+class LiteLLM:
+    """Its own callback, which makes spans by a provider of its own."""
+
+    def instrument(self, tracer_provider):
+        import litellm
+        from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
+
+        litellm.callbacks = [OpenTelemetry(config=OpenTelemetryConfig(exporter=exporter))]
+
+
 class Langfuse:
     """Its handler for LangChain in the place of an instrumentation."""
 
@@ -234,8 +289,8 @@ def run_langchain(url):
 
 
 def instrumentor(api, sdk):
-    if sdk == "langfuse":
-        found = Langfuse
+    if sdk in ("langfuse", "litellm"):
+        found = Langfuse if sdk == "langfuse" else LiteLLM
     elif api == "langchain" and sdk == "openinference":
         from openinference.instrumentation.langchain import LangChainInstrumentor as found
     elif api == "langchain":
@@ -263,11 +318,12 @@ if __name__ == "__main__":
     api, sdk, out = sys.argv[1:]
     made, exporter = provider()
     instrumentor(api, sdk).instrument(tracer_provider=made)
-    with (
-        serving(list(globals()[f"{api}_answers"]())) as url,
-        made.get_tracer("agent").start_as_current_span("invoke_agent researcher") as span,
-    ):
-        span.set_attribute("gen_ai.operation.name", "invoke_agent")
-        span.set_attribute("gen_ai.agent.name", "researcher")
-        globals()[f"run_{api}"](url)
+    with serving(list(globals()[f"{api}_answers"]())) as url:
+        if api == "litellm":  # it would write on this span, in the place of its own
+            run_litellm(url)
+        else:
+            with made.get_tracer("agent").start_as_current_span("invoke_agent researcher") as span:
+                span.set_attribute("gen_ai.operation.name", "invoke_agent")
+                span.set_attribute("gen_ai.agent.name", "researcher")
+                globals()[f"run_{api}"](url)
     write(exporter.get_finished_spans(), out)
