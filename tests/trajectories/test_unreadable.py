@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -259,3 +260,25 @@ def test_a_call_that_was_cut_where_it_was_recorded_is_named_too(cut: str) -> Non
     run.chat("one", [QUESTION], message("assistant", "42"), at=1, **left, TRUNCATED=[name])
     [trajectory] = build_trajectories(run.end(at=20))
     assert trajectory.unread == {f"no scope, chat: unreadable {name}": 1}
+
+
+@pytest.mark.parametrize(
+    ("operation", "said", "is_read"),
+    [
+        ("predict", {semconv.RESPONSE_ID: "r1"}, False),
+        ("predict", {semconv.RESPONSE_FINISH_REASONS: ["stop"]}, False),
+        ("predict", {semconv.REQUEST_MODEL: "m"}, True),
+        ("embeddings", {semconv.RESPONSE_ID: "r1"}, True),
+        ("invoke_agent", {semconv.RESPONSE_ID: "r1", semconv.RESPONSE_FINISH_REASONS: ["stop"]}, True),
+    ],
+)
+def test_an_answer_under_an_operation_that_nobody_knows_is_not_passed_over(
+    operation: str, said: dict[str, Any], is_read: bool
+) -> None:
+    """A call by a name of its SDK's is none here; the run says that there was one."""
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1)
+    attributes = {semconv.OPERATION_NAME: operation, semconv.TRAJECTORY_ID: "r", **said}
+    odd = msgspec.structs.replace(run.spans[0], span_id="f" * 16, attributes=attributes)
+    [trajectory] = build_trajectories([*run.end(at=20), odd])
+    assert [(count, operation in name) for name, count in trajectory.unread.items()] == ([] if is_read else [(1, True)])

@@ -67,7 +67,7 @@ def added_by_conventions(span: SpanRow) -> Attributes:
     if _is_own(span):
         return {}
     if google_adk.is_inside_a_call(span):
-        return {semconv.OPERATION_NAME: google_adk.INSIDE_A_CALL}
+        return {semconv.OPERATION_NAME: semconv.OPERATION_INSIDE_A_CALL}
     found = _renamed(span)
     operation = attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME))
     of_litellm = _OF_LITELLM.get(operation) if isinstance(operation, str) else None

@@ -22,8 +22,6 @@ from arttrace.trajectories.decoding.attribute_values import from_json, text
 SCOPE = "gcp.vertex.agent"
 CALL = "call_llm"
 _REQUEST, _RESPONSE = "gcp.vertex.agent.llm_request", "gcp.vertex.agent.llm_response"
-INSIDE_A_CALL = "inference"
-"""The operation of what lies inside a call: none that counts."""
 _ROLES = {"model": "assistant"}
 
 

@@ -31,6 +31,18 @@ _MARKS = frozenset(
     }
 )
 """What only model calls say; a span that says one of these and no operation looks like one."""
+_ENDS = frozenset({semconv.RESPONSE_ID, semconv.RESPONSE_FINISH_REASONS})
+"""What an answer alone has; a span that says one of these and an operation that nobody here knows looks like a call."""
+_KNOWN = frozenset(
+    {
+        semconv.OPERATION_EMBEDDINGS,
+        semconv.OPERATION_INVOKE_AGENT,
+        semconv.OPERATION_EXECUTE_TOOL,
+        semconv.OPERATION_INSIDE_A_CALL,
+        "create_agent",
+        "invoke_workflow",
+    }
+)
 _NAMES, _NAME, _KINDS = 24, 64, 8
 _numbers = re.compile(r"\.[0-9]+(?=\.|$)")
 
@@ -40,7 +52,9 @@ def unread(span: SpanRow, call: Call | None) -> str | None:
     was read of it; None for any other. One that is in progress, or failed before it was answered, may still say what
     was asked."""
     if call is None:
-        return None if operation(span) or _MARKS.isdisjoint(span.attributes) else _named(span)
+        named = operation(span)
+        looks = not (_ENDS if named else _MARKS).isdisjoint(span.attributes)
+        return _named(span) if looks and named not in _KNOWN else None
     if call.end_ns == 0:
         return None
     if not call.messages and not any(choice.message.parts for choice in call.choices):
