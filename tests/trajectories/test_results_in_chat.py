@@ -56,6 +56,15 @@ def test_results_that_came_in_one_message_are_as_many(role: str) -> None:
     assert chat({"role": "user", "parts": [TEXT, A, B]}) == [{"role": "user", "content": "Go on."}, *IN_CHAT]
 
 
+def test_a_result_of_the_old_api_keeps_its_role() -> None:
+    run = Run()
+    given = {"role": "function", "name": "look", "parts": [{"type": "tool_call_response", "response": "a"}]}
+    run.chat("one", [message("user", "Look."), given], message("assistant", "Done."), at=1)
+    [trajectory] = build_trajectories(run.end())
+    [whole] = conversations(trajectory)
+    assert whole.chat()[1] == {"role": "function", "name": "look", "content": "a", "tool_call_id": ""}
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -201,7 +201,7 @@ class _Seen(dict[str, Message]):
 
 
 def _is_one(message: Message) -> bool:
-    if message.role == "assistant" or (len(message.parts) == 1 and message.role == "tool"):
+    if message.role == "assistant" or (len(message.parts) == 1 and message.role in ("tool", "function")):
         return True
     return not any(isinstance(part, ToolResultPart) for part in message.parts)
 
