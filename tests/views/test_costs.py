@@ -74,7 +74,8 @@ def test_own_prices_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert prices.cost(usage(cached=4)) == pytest.approx((6 * 1 + 4 * 0.5 + 2) / 1e6)
     assert prices.cost(usage(host="127.0.0.1")) == pytest.approx(12 / 1e6)
     assert prices.cost(usage(policy_version="policy@3")) == pytest.approx(40 / 1e6)
-    for unreadable in (b'{"m": {"input_price": 1}}', b'{"\xff": {}}', b'{"m": ' + b"[" * 100_000):
+    negative = b'{"m": {"input": 1, "output": -2}}'
+    for unreadable in (b'{"m": {"input_price": 1}}', b'{"\xff": {}}', b'{"m": ' + b"[" * 100_000, negative):
         file.write_bytes(unreadable)
         with pytest.raises(ArttraceError, match="cannot be read"):
             load_prices()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -49,6 +50,9 @@ _PROVIDERS = {
 """How litellm calls the providers of the GenAI conventions."""
 
 
+_Dollars = Annotated[float, msgspec.Meta(ge=0)]
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of some calls of one model at one server. `input` counts the prompts whole: of it `cached` came out of the
     provider's cache, and `written` went into it. `beyond` is the tier of TIERS that each prompt is beyond, 0 for
@@ -76,9 +80,9 @@ class _Price(msgspec.Struct, frozen=True):
 class _Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """US dollars per million tokens; without `cached_input` those cost as others do."""
 
-    input: float
-    output: float
-    cached_input: float | None = None
+    input: _Dollars
+    output: _Dollars
+    cached_input: _Dollars | None = None
 
 
 class Prices:
