@@ -17,6 +17,7 @@ import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.reward import JUDGE, Reward
+from arttrace.rewards.combine import are_equal
 from arttrace.rewards.judge_calls import Bill, Judge, score_transcripts
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
@@ -82,7 +83,7 @@ def check(ballots: Sequence[Ballot], *, failed: int = 0, bill: Bill | None = Non
     for ballot in ballots:
         by_group[ballot.group].append(ballot)
     means = {key: _mean_scores(each) for key, each in by_group.items()}
-    differ = {key: each for key, each in by_group.items() if len(set(each[0].rewards)) > 1}
+    differ = {key: each for key, each in by_group.items() if not are_equal(each[0].rewards)}
     equal = [key for key in by_group if key not in differ]
     taus = [tau for key, each in differ.items() if (tau := kendall_tau(means[key], each[0].rewards)) is not None]
     bill = bill or Bill()

@@ -14,7 +14,7 @@ import msgspec
 from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
+from arttrace.rewards.combine import are_equal, rewards_on_one_scale, trajectory_reward
 
 
 class JudgedRun(Protocol):
@@ -68,7 +68,7 @@ def good_runs(
             continue
         values = [reward for _, reward in rewarded]
         new = [(run, reward) for run, reward in rewarded if run.id not in used]
-        if min_reward is None and min(values) == max(values):
+        if min_reward is None and are_equal(values):
             left_out[NotTrained.ALONE if len(values) == 1 else NotTrained.EQUAL_REWARDS] += len(new)
             continue
         bound = max(values) if min_reward is None else min_reward
@@ -104,7 +104,7 @@ def _are_apart(better: float, worse: float, min_gap: float) -> bool:
 def equal_groups(groups: Sequence[Group]) -> int:
     """How many groups of several rewarded runs have equal rewards."""
     rewards = [[reward for _, reward in _rewarded(group, Counter())] for group in groups]
-    return sum(1 for values in rewards if len(values) > 1 and min(values) == max(values))
+    return sum(1 for values in rewards if len(values) > 1 and are_equal(values))
 
 
 def _rewarded(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:

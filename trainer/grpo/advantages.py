@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
+from arttrace.rewards.combine import are_equal
+
 Scale = Literal["none", "std", "batch", "rloo"]
 
 STD_FLOOR = 0.1
@@ -33,8 +35,8 @@ def group_advantages(
     - "rloo": A = G/(G-1) (R - m), which equals R minus the mean of the others. Leave-one-out REINFORCE (Kool et al.
       2019; Ahmadian et al. 2024, arXiv:2402.14740). Never divided by a standard deviation.
 
-    Equal rewards, hence also a single one, give exactly 0. Raises ValueError for a reward that is not finite, an
-    unknown scale, a floor that is not above 0, or "batch" without its standard deviation.
+    Equal rewards, up to the rounding of their sums, hence also a single one, give exactly 0. Raises ValueError for a
+    reward that is not finite, an unknown scale, a floor that is not above 0, or "batch" without its standard deviation.
     """
     if scale not in ("none", "std", "batch", "rloo"):
         raise ValueError(f"unknown advantage scale {scale!r}: use 'none', 'std', 'batch' or 'rloo'")
@@ -42,7 +44,7 @@ def group_advantages(
         raise ValueError(f"std_floor must be above 0, not {std_floor}")
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError(f"a reward is not a finite number: {list(rewards)}")
-    if not rewards or min(rewards) == max(rewards):
+    if are_equal(rewards):
         return [0.0] * len(rewards)
     size = len(rewards)
     mean = math.fsum(rewards) / size
@@ -58,7 +60,7 @@ def is_floored(
     rewards: Sequence[float], *, scale: Scale, std_floor: float = STD_FLOOR, batch_std: float | None = None
 ) -> bool:
     """Whether a group that differs at all is divided by the floor, and so counts for less than its scale says."""
-    if scale not in ("std", "batch") or len(set(rewards)) < 2:
+    if scale not in ("std", "batch") or are_equal(rewards):
         return False
     return _deviation(rewards, scale, batch_std) < std_floor
 

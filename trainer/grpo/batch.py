@@ -10,6 +10,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Agent, Trajectory
+from arttrace.rewards.combine import are_equal
 from arttrace.trajectories import sequences
 from trainer.grpo.advantages import STD_FLOOR, Scale, group_advantages, is_floored, standard_deviation
 from trainer.grpo.selection import compared, staleness
@@ -89,7 +90,7 @@ def make_batch(
     equal = floored = captured = trained = 0
     for scored, values, roles in zip(chosen, rewards, by_role, strict=True):
         own = scaling.of_agents(roles)
-        equal += len(set(values)) == 1 and not any(any(agents.values()) for agents in own.values())
+        equal += are_equal(values) and not any(any(agents.values()) for agents in own.values())
         floored += scaling.is_floored(values, roles)
         for (trajectory, _), advantage in zip(scored, scaling.of_trajectories(values), strict=True):
             consumed.append(Consumed(trajectory.id, trajectory.revision))

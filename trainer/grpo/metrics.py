@@ -17,7 +17,7 @@ import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import are_equal, trajectory_reward
 from trainer.grpo.batch import TrainingBatch
 from trainer.learner.interface import StepMetrics
 
@@ -65,7 +65,8 @@ def group_rewards(groups: Sequence[Group]) -> Iterator[GroupReward]:
     for group in groups:
         values = [reward for one in group.trajectories if (reward := trajectory_reward(one)) is not None]
         if values:
-            yield GroupReward(group.key, len(values), statistics.fmean(values), max(values) - min(values))
+            spread = 0.0 if are_equal(values) else max(values) - min(values)
+            yield GroupReward(group.key, len(values), statistics.fmean(values), spread)
 
 
 OF_AN_AGENT: Final = "reward_mean/"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.grpo.advantages import group_advantages, is_floored, standard_deviation
+from trainer.grpo.advantages import Scale, group_advantages, is_floored, standard_deviation
 
 REWARDS = st.lists(st.floats(-100, 100, allow_subnormal=False), min_size=2, max_size=16)
 
@@ -56,6 +56,15 @@ def test_rloo_is_reward_minus_mean_of_the_others(rewards: list[float]) -> None:
 @given(st.floats(-1e6, 1e6), st.integers(1, 12), st.sampled_from(["none", "std", "rloo"]))
 def test_equal_rewards_are_exactly_zero(reward: float, size: int, scale: str) -> None:
     assert group_advantages([reward] * size, scale=scale) == [0.0] * size  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scale", ["none", "std", "rloo"])
+def test_rewards_that_differ_by_the_rounding_of_their_sums_are_equal(scale: Scale) -> None:
+    rewards = [0.1 + 0.2, 0.3, 0.3]
+    assert rewards[0] > rewards[1]
+    assert group_advantages(rewards, scale=scale) == [0.0, 0.0, 0.0]
+    assert not is_floored(rewards, scale=scale)
+    assert group_advantages([0.3 + 1e-9, 0.3], scale=scale)[0] > 0
 
 
 @given(REWARDS, st.sampled_from(["none", "std", "rloo"]))

@@ -9,13 +9,15 @@ from simulated_agent import Run, message, research_run
 from arttrace.records.group import Group
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.span import SpanRow
+from arttrace.rewards.selection import equal_groups, good_runs
 from arttrace.system.errors import TrainingError
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.batch import make_batch
-from trainer.grpo.metrics import step_numbers
+from trainer.grpo.metrics import group_rewards, step_numbers
 from trainer.grpo.trainer import require_trainable
-from trainer.learner.interface import StepMetrics
+from trainer.learner.config import LearnerConfig
+from trainer.learner.interface import StepMetrics, teaches
 
 
 def groups_of(runs: dict[str, list[SpanRow]], rewards: dict[str, float]) -> list[Group]:
@@ -40,6 +42,16 @@ def test_every_trajectory_is_one_sample_and_shares_its_group_s_advantage() -> No
     assert (batch.reward_mean, batch.reward_spread, batch.equal_groups) == (0.5, 1.0, 0)
     assert not batch.left_out
     assert not batch.quarantined
+
+
+def test_sums_that_differ_by_their_rounding_teach_nothing() -> None:
+    """Two runs got 0.3, one of them in two parts: no step is made of that."""
+    groups = groups_of({id: research_run(id, scenario="s") for id in ("a", "b")}, {"a": 0.1 + 0.2, "b": 0.3})
+    batch = make_batch(groups, scale="std")
+    assert (batch.equal_groups, batch.floored_groups) == (1, 0)
+    assert not teaches(batch.samples, LearnerConfig())
+    assert [group.spread for group in group_rewards(groups)] == [0.0]
+    assert (equal_groups(groups), good_runs(groups).runs) == (1, ())
 
 
 def test_batch_scale_takes_every_reward_of_the_step_and_the_floor_is_counted() -> None:

@@ -12,7 +12,7 @@ from arttrace.formats.imported_run import is_undated
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
-from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
+from arttrace.rewards.combine import are_equal, rewards_on_one_scale, trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line, version_order
 from arttrace.views.web.models.run_list import RunRow, run_row
@@ -126,7 +126,7 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
             reasons.update(run.quarantined)
         said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3)) or "no tokens were captured"
         return f"Nothing: no token of it can be trained on ({said}).", False
-    if min(rewards) == max(rewards):
+    if are_equal(rewards):
         return (
             f"Nothing: all {len(rewards)} rewards are {rewards[0]:.3f}. Each run's advantage is its reward less the "
             f"group's mean, which is 0 for every one of them.{left}"

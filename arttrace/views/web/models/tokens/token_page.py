@@ -15,6 +15,7 @@ import msgspec
 
 from arttrace.records.sequence import NotTrained, TokenReport, TokenSequence
 from arttrace.records.trajectory import AgentCall, Relation, Trajectory
+from arttrace.rewards.combine import are_equal
 from arttrace.trajectories.sequences import why_not_trained
 from arttrace.views.web.models.tokens.learned import LearnedToken
 from arttrace.views.web.models.tokens.token_pieces import Pieces
@@ -245,8 +246,6 @@ def advantages(rewards: Mapping[str, float]) -> dict[str, Advantage]:
     to be compared with. `rewards` are those of the runs that are compared."""
     if len(rewards) < 2:
         return {}
-    values = rewards.values()
-    mean, are_equal = math.fsum(values) / len(values), min(values) == max(values)
-    return {
-        id: Advantage(reward, mean, len(values), 0.0 if are_equal else reward - mean) for id, reward in rewards.items()
-    }
+    values = tuple(rewards.values())
+    mean, equal = math.fsum(values) / len(values), are_equal(values)
+    return {id: Advantage(reward, mean, len(values), 0.0 if equal else reward - mean) for id, reward in rewards.items()}
