@@ -162,11 +162,11 @@ def _recorded_twice(calls: Sequence[Call], policy: str | None) -> set[int]:
     """The identities of calls that another instrumentation recorded too: the same response with the same tokens, at the
     same time. Of each the first that can be trained on counts, or the first of all."""
     twins: dict[tuple[Any, ...], list[Call]] = {}
-    several = {id for id, count in Counter(call.response_id for call in calls).items() if id and count > 1}
+    several = {id for id, count in Counter(map(_response, calls)).items() if id and count > 1}
     for call in calls:
-        if call.response_id in several and any(choice.token_ids for choice in call.choices):
+        if (answer := _response(call)) in several and any(choice.token_ids for choice in call.choices):
             said = tuple((token_bytes(_prompt(call, one)), token_bytes(one.token_ids or ())) for one in call.choices)
-            twins.setdefault((call.response_id, said), []).append(call)
+            twins.setdefault((answer, said), []).append(call)
     further: set[int] = set()
     for same in twins.values():
         at_once: list[list[Call]] = []
@@ -179,6 +179,11 @@ def _recorded_twice(calls: Sequence[Call], policy: str | None) -> set[int]:
             ranked = sorted(calls_of_one, key=lambda call: (any(_faults(call, policy)), *_order(call)))
             further.update(map(id, ranked[1:]))
     return further
+
+
+def _response(call: Call) -> str:
+    """The id of a response; that of a completion is, to clients of Anthropic's Messages API, the id of a message."""
+    return (call.response_id or "").removeprefix("chatcmpl-").removeprefix("msg_")
 
 
 def _order(call: Call) -> tuple[int, str, str]:

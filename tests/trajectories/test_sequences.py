@@ -340,15 +340,17 @@ def test_prompts_of_one_call_count_together() -> None:
     assert sequences(build_trajectories(run.spans)[0])[1].reasons == {"prompt token count differs from usage": 1}
 
 
+@pytest.mark.parametrize("theirs", ["chatcmpl", "msg"])
 @pytest.mark.parametrize("nested", [True, False])
-def test_a_call_that_two_instrumentations_recorded_is_trained_once(nested: bool) -> None:
+def test_a_call_that_two_instrumentations_recorded_is_trained_once(nested: bool, theirs: str) -> None:
+    """Or the gateway and a client of Anthropic's, to which it gives the engine's id as one of Anthropic's."""
     run = Run()
     history = [message("user", "u")]
     for turn in range(2):
-        said, same = message("assistant", f"x{turn}"), {"RESPONSE_ID": f"chatcmpl-{turn}"}
-        run.chat(f"theirs{turn}", history, said, at=10 * turn, until=10 * turn + 7, logprob=None, **same)
-        above = run.span_id(f"theirs{turn}") if nested else None
-        history.append(run.chat(f"ours{turn}", history, said, at=10 * turn + 1, parent=above, **same))
+        said, id = message("assistant", f"x{turn}"), {"chatcmpl": f"chatcmpl-{turn}", "msg": f"msg_{turn}"}[theirs]
+        run.chat(f"theirs{turn}", history, said, at=10 * turn, until=10 * turn + 7, logprob=None, RESPONSE_ID=id)
+        above, id = run.span_id(f"theirs{turn}") if nested else None, f"chatcmpl-{turn}"
+        history.append(run.chat(f"ours{turn}", history, said, at=10 * turn + 1, parent=above, RESPONSE_ID=id))
         history.append(message("user", "on"))
     spans = run.end()
     for order in (spans, spans[::-1]):
