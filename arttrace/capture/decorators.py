@@ -63,8 +63,11 @@ class ScopeDecorator:
         self._group = None if callable(group) else group
         self._group_rule = group if callable(group) else None
         self._scenario = scenario
-        self._tags = tags if isinstance(tags, str) else tuple(tags)
-        self._metadata = dict(metadata or {})
+        self._tags: Sequence[str] = ()
+        self._metadata: dict[str, Any] = {}
+        with _opening:
+            self._tags = tags if isinstance(tags, str) else tuple(tags or ())
+            self._metadata = dict(metadata or {})
         self._trajectory_id = trajectory_id
         self._capture_content = None if capture_content is None else content_mode(capture_content, default="full")
         hooks.install()

@@ -20,6 +20,12 @@ class RunHandle:
     def __init__(self, position: Position | None) -> None:
         self._position = position
 
+    def __copy__(self) -> RunHandle:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunHandle:
+        return self  # the run is one, however often the object is copied that knows it
+
     @property
     def id(self) -> str:
         """The trajectory's id; empty where nothing is recorded."""

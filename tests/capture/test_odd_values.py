@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from opentelemetry.trace import NoOpTracerProvider
 
 import arttrace
+from arttrace.capture.base import guard
 from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
@@ -194,3 +196,21 @@ def test_a_library_that_says_numbers_of_its_own_types_of_a_call_loses_none(spans
     call, _ = spans()
     assert call.attributes[semconv.REQUEST_MODEL] == "m"
     assert call.attributes[semconv.REQUEST_TEMPERATURE] == 0.5
+
+
+@pytest.mark.parametrize("given", [{"tags": 5}, {"metadata": [1]}, {"tags": None, "metadata": None}])
+def test_tags_and_metadata_that_are_none_stop_no_program(
+    given: Any, spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    guard.failures.clear()
+    with arttrace.trajectory(name="run", **given) as run:
+        run.update(**given)
+    (root,) = spans()
+    assert semconv.TAGS not in root.attributes
+    assert bool(caplog.records) == (None not in given.values())
+
+
+def test_what_holds_the_handle_of_a_run_is_copied(spans: Spans) -> None:
+    with arttrace.trajectory(name="run") as run:
+        assert copy.deepcopy({"run": run}) == {"run": copy.copy(run)} == {"run": run}

@@ -74,7 +74,7 @@ class Instrumented(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         fn = self.__wrapped__
-        with contextlib.suppress(AttributeError, ImportError):
+        with contextlib.suppress(AttributeError, ImportError, TypeError, ValueError):
             if _named(fn.__module__, fn.__qualname__) is self:
                 return fn.__qualname__
         return _decorated, (self._self_again, fn)

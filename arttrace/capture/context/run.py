@@ -130,7 +130,7 @@ class RunState(msgspec.Struct, eq=False):
                 text, cut = json_text(value, MAX_CONTENT_BYTES)
                 self.metadata[safe_text(name)] = msgspec.Raw(text.encode())
                 self.metadata_was_cut |= cut
-            for tag in map(safe_text, (tags,) if isinstance(tags, str) else tags):
+            for tag in map(safe_text, (tags,) if isinstance(tags, str) else tags or ()):
                 if tag not in self.tags:
                     self.tags.append(tag)
 
