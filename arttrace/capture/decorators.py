@@ -63,12 +63,14 @@ class ScopeDecorator:
         self._group = None if callable(group) else group
         self._group_rule = group if callable(group) else None
         self._scenario = scenario
+        self._trajectory_id = trajectory_id
         self._tags: Sequence[str] = ()
         self._metadata: dict[str, Any] = {}
         with _opening:
+            self._name, self._group, self._scenario = _text(name), _text(self._group), _text(scenario)
+            self._trajectory_id = _text(trajectory_id)
             self._tags = tags if isinstance(tags, str) else tuple(tags or ())
             self._metadata = dict(metadata or {})
-        self._trajectory_id = trajectory_id
         self._capture_content = None if capture_content is None else content_mode(capture_content, default="full")
         hooks.install()
 
@@ -128,14 +130,14 @@ class ScopeDecorator:
         try:
             return open_scope(
                 self._kind,
-                plain_text(name),
+                name,
                 entry=entry,
-                scenario=_text(self._scenario),
-                group=_text(self._group) if self._group_rule is None else self._group_by(self._group_rule, call),
+                scenario=self._scenario,
+                group=self._group if self._group_rule is None else self._group_by(self._group_rule, call),
                 group_is_computed=self._group_rule is not None,
                 tags=self._tags,
                 metadata=self._metadata,
-                trajectory_id=_text(self._trajectory_id),
+                trajectory_id=self._trajectory_id,
                 capture_content=self._capture_content,
                 outside=program.scope,
             )

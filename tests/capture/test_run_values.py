@@ -227,15 +227,15 @@ def test_what_tools_return_is_bounded_while_it_waits_too(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ARTTRACE_RAISE", "0")
-    monkeypatch.setattr("arttrace.capture.export.recorder.MAX_WAITING_BYTES", 3000)
+    monkeypatch.setattr("arttrace.capture.export.recorder.MAX_WAITING_BYTES", 5000)
     guard.failures.clear()
     disk = threading.Event()
     with arttrace.trajectory(name="run"):
         lifecycle.recorder().submit(lambda: disk.wait(60))
         for number in range(5):
             with arttrace.tool(name=f"tool {number}") as tool:
-                tool.set_result("x" * 1000)
+                tool.set_result("x" * 2000)
     disk.set()
     assert [span.name for span in spans()] == ["execute_tool tool 0", "execute_tool tool 1", "invoke_agent run"]
-    assert "keeping up with the calls failed (over 3000 bytes wait to be written)" in caplog.text
+    assert "keeping up with the calls failed (over 5000 bytes wait to be written)" in caplog.text
     assert guard.failures["keeping up with the calls"] == 3

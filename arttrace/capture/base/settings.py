@@ -79,8 +79,8 @@ MAX_BODY_BYTES = 64 << 20
 """Of one response no more than this many bytes are kept for decoding."""
 
 MAX_WAITING_BYTES = 512 << 20
-"""No more than this many bytes of calls, of what tools and agents were given and returned, and of bodies of tools'
-requests wait in memory to be decoded and written."""
+"""No more than this many bytes of calls, of what tools and agents were given and returned (over 1 KiB), and of bodies
+of tools' requests wait in memory to be decoded and written."""
 
 MAX_SPOOL_BYTES = 4 << 30
 """The spool never holds more than this; beyond it records are refused and counted."""

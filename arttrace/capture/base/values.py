@@ -14,7 +14,14 @@ from arttrace.records.values.users_text import FOR_THE_USER, plain, safe_text
 
 MAX_REPR = 1000
 
-_state = threading.local()
+
+class _Described(threading.local):
+    """How many values were given by their repr in this thread so far, or in part by U+FFFD, as they are no JSON."""
+
+    count = 0
+
+
+described = _Described()
 
 
 def _fallback(value: Any) -> Any:
@@ -29,11 +36,6 @@ def _fields(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_fallback)
-
-
-def described() -> int:
-    """How many values were given by their repr in this thread so far, or in part by U+FFFD, as they are no JSON."""
-    return getattr(_state, "described", 0)
 
 
 def json_text(value: Any, limit: int) -> tuple[str, bool]:
@@ -96,14 +98,14 @@ def _try_encode(value: Any) -> bytes | None:
             encoded = _encoder.encode(well_formed(value))
         except Exception:  # noqa: BLE001  as below
             return None
-        _state.described = described() + 1
+        described.count += 1
         return encoded
     except BaseException:  # noqa: BLE001  the value is the user's: its repr may raise anything
         return None
 
 
 def _describe(value: Any) -> str:
-    _state.described = described() + 1
+    described.count += 1
     return repr(value)[:MAX_REPR]
 
 

@@ -123,7 +123,7 @@ def close(scope: Current | None, error: BaseException | None = None) -> None:
 
 def finish(scope: Current | None, result: Any) -> None:
     """Record what the run returned and end its scope, if it has one."""
-    if isinstance(scope, Scope):
+    if type(scope) is Scope:
         try:
             scope.set_result(result)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md

@@ -18,7 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, set_spa
 from arttrace.capture.base.entry_point import EntryPoint
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.ids import random_hex
-from arttrace.capture.base.values import described, ended_by, json_object, json_text, weight_of
+from arttrace.capture.base.values import described, ended_by, json_object, json_text
 from arttrace.capture.context import recorded_tools
 from arttrace.capture.context.execution import Execution
 from arttrace.capture.context.flow import Flow, calling_flow, claim_execution, current_flow, set_flow
@@ -33,6 +33,7 @@ from arttrace.records.rollout import RecordedTool
 from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, stricter
 
 _INTERNAL = SpanKind.INTERNAL
+_LIGHT = 1 << 10  # what is lighter is not weighed
 _recording = Guard("recording what a run was given")
 _answering = Guard("answering a tool from the record")
 
@@ -53,6 +54,7 @@ class Scope(Position):
     """Whether it is the root of what this process did: the trajectory's own, or what another process called."""
     _failure: tuple[str, str] | None = None
     _ended = False
+    _weight = 0  # of its contents, in bytes
     _around: otel_context.Context  # inside of it Langfuse's SDK finds our span above its own
     _inside: otel_context.Context | None = None
 
@@ -258,7 +260,7 @@ class Scope(Position):
             attributes[semconv.INTERRUPTED] = self.run.interrupted
         self.recorder.submit(
             lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure, left_open),
-            weight_of(attributes),
+            self._weight if self._weight > _LIGHT else 0,
         )
 
     def so_far(self) -> dict[str, Any]:
@@ -292,12 +294,13 @@ class Scope(Position):
         if self.capture_content == "off":
             return
         try:
-            before = described()
+            before = described.count
             text, cut = (json_object if is_object else json_text)(value, MAX_CONTENT_BYTES)
             self._attributes[attribute] = text
+            self._weight += len(text)
             if cut:
                 self._cut.append(attribute)
-            if described() != before:
+            if described.count != before:
                 self._described.append(attribute)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _recording.caught(error)
