@@ -112,7 +112,7 @@ class DataDir:
     def last_run(self) -> str | None:
         """What the last `arttrace run` printed at its end."""
         try:
-            return (self.root / LAST_RUN).read_text()
+            return (self.root / LAST_RUN).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
 

@@ -160,7 +160,13 @@ def test_a_pool_that_cannot_pickle_says_so_as_before(spans: Spans) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "00-" + "0" * 32 + "-" + "1" * 16 + "-01;trajectory=a", "00-" + "1" * 32 + "-" + "1" * 16 + "-01;"],
+    [
+        "",
+        "x",
+        f"00-{'1' * 32}-{'1' * 16}-0%FF;trajectory=%FF",
+        "00-" + "0" * 32 + "-" + "1" * 16 + "-01;trajectory=a",
+        "00-" + "1" * 32 + "-" + "1" * 16 + "-01;",
+    ],
 )
 def test_a_line_that_says_nothing_joins_nothing(text: str, monkeypatch: pytest.MonkeyPatch, spans: Spans) -> None:
     monkeypatch.setenv(VARIABLE, text)
@@ -170,11 +176,18 @@ def test_a_line_that_says_nothing_joins_nothing(text: str, monkeypatch: pytest.M
     assert root.parent_span_id is None
 
 
-def test_a_line_comes_back_as_it_was() -> None:
-    sent = RemoteContext(1, 2, "run; of, ä=1", "e" * 16, "redacted", "my project", "/data dir")
+@pytest.mark.parametrize("directory", ["/data dir", os.fsdecode(b"/data \xff"), "/data \ud800"])
+def test_a_line_comes_back_as_it_was(directory: str) -> None:
+    sent = RemoteContext(1, 2, "run; of, ä=1", "e" * 16, "redacted", "my project", directory)
     assert parse(sent.text()) == sent
     assert sent.text().isascii()
     assert not set(sent.text()) & set(' ,"\\')
+
+
+def test_a_line_of_somebody_elses_bytes_is_read_as_far_as_it_is_text() -> None:
+    read = parse(f"00-{'1' * 32}-{'1' * 16}-01;trajectory=run%FF")
+    assert read is not None
+    assert read.trajectory_id == "run\ufffd"
 
 
 def test_an_update_after_the_end_is_reported_once(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:

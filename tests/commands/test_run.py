@@ -20,6 +20,7 @@ from spool import read_spans
 
 from arttrace.capture.export import summary
 from arttrace.records import semconv
+from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories
 
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
@@ -487,3 +488,23 @@ def test_a_span_that_is_only_named_like_a_call_begins_no_run(server: ChatServer,
     assert "1 run and 1 model call captured" in said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     agents = {span.name for span in read_spans(tmp_path / "data") if span.name.startswith("invoke_agent")}
     assert agents == {"invoke_agent answer"}
+
+
+STARTS_ANOTHER = """
+import subprocess, sys
+import arttrace
+with arttrace.trajectory(name="outer"):
+    subprocess.run([sys.executable, "-c", "import arttrace; arttrace.agent(name='inner')(len)('')"], check=True)
+"""
+
+
+def test_a_directory_whose_name_is_no_utf_8_is_one_to_child_processes_and_the_last_line(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    directory = tmp_path / os.fsdecode(b"d\xff")
+    directory.mkdir()
+    text = said(directory, server, "--", sys.executable, "-c", STARTS_ANOTHER)
+    assert text.startswith("arttrace: 1 run and 0 model calls captured in ")
+    (trajectory,) = build_trajectories(read_spans(directory / "data"))
+    assert {"outer", "inner"} <= {agent.name for agent in trajectory.agents}
+    assert (DataDir(directory / "data").last_run() or "").startswith("1 run and 0 model calls captured in ")

@@ -19,6 +19,7 @@ from arttrace.capture.base.guard import logger
 VARIABLE = "ARTTRACE_CONTEXT"
 BAGGAGE = "arttrace.context"
 _MAX_LENGTH = 4096
+_ANY = "surrogatepass"  # a directory's name need not be UTF-8
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 
 
@@ -44,7 +45,7 @@ class RemoteContext(msgspec.Struct, frozen=True):
             "dir": self.dir,
             "mark": self.mark,
         }
-        fields = [f"{key}={quote(value, safe='/')}" for key, value in pairs.items() if value is not None]
+        fields = [f"{key}={quote(value, safe='/', errors=_ANY)}" for key, value in pairs.items() if value is not None]
         return ";".join([f"00-{self.trace_id:032x}-{self.span_id:016x}-01", *fields])
 
 
@@ -55,7 +56,7 @@ def parse(text: str, *, of_this_machine: bool = True) -> RemoteContext | None:
     """
     head, *rest = text.split(";")
     match = _TRACEPARENT.fullmatch(head)
-    fields = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in rest)}
+    fields = {key: _unquoted(value) for key, _, value in (pair.partition("=") for pair in rest)}
     if match is None or not fields.get("trajectory") or len(text) > _MAX_LENGTH:
         logger.warning("arttrace: %r names no trajectory; this process joins none", text[:200])
         return None
@@ -69,6 +70,13 @@ def parse(text: str, *, of_this_machine: bool = True) -> RemoteContext | None:
         dir=fields.get("dir") if of_this_machine else None,
         mark=fields.get("mark") if of_this_machine else None,
     )
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return unquote(value, errors=_ANY)
+    except UnicodeDecodeError:  # nothing that `text` wrote
+        return unquote(value)
 
 
 _of_process: tuple[str, RemoteContext | None] = ("", None)

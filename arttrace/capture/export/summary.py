@@ -230,7 +230,7 @@ def end() -> None:
         _path.unlink()
         line = total.line(str(_path.parent))
         handle = os.open(_path.parent / LAST_RUN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
         print(f"arttrace: {line}", file=sys.__stderr__, flush=True)
 
