@@ -9,6 +9,7 @@ import json
 import pickle
 import random
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -234,6 +235,20 @@ def test_disabled_is_transparent(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     arttrace.reward(1.0, trajectory_id="x")
     assert arttrace.shutdown()
     assert not (tmp_path / "off").exists()
+
+
+def test_a_clock_that_is_set_back_lets_no_span_end_before_it_began(
+    spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @arttrace.trajectory
+    def outer() -> None:
+        at = time.time_ns()
+        monkeypatch.setattr("time.time_ns", lambda: at - 3600 * 10**9)
+
+    outer()
+    monkeypatch.undo()
+    [span] = spans()
+    assert span.start_ns == span.end_ns
 
 
 def test_no_warning_of_ours_about_an_awaited_coroutine() -> None:

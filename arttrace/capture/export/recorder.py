@@ -74,14 +74,15 @@ class Recorder:
         left_open: Sequence[Lasting] | None = None,
     ) -> None:
         """End the span of a call or scope and append to the spool what of it may be written; a job's to do. `failure`
-        is (error type, message). With the root of what this process did in a run come the scopes that it left open."""
+        is (error type, message). With the root of what this process did in a run come the scopes that it left open. No
+        span ends before it began, as where a clock was set back: receivers take such a span for centuries long."""
         span, mode, is_whole = what.span, what.capture_content, False
         try:
             if left_open is not None:
                 self._show_left_open(what, left_open)
             said = "" if failure is None else failure[1]
             span.attributes, said = self.rules.span(attributes, said, mode, what.hidden)
-            span.end_ns, span.failure = end_ns, None if failure is None else (failure[0], said)
+            span.end_ns, span.failure = max(end_ns, span.start_ns), None if failure is None else (failure[0], said)
             self._open.pop(id(what), None)
             summary.ended(what, span.attributes)
             self.append(span_row(span, self._resource))
