@@ -62,12 +62,6 @@ def rewards_on_one_scale(runs: Iterable[AnyRewarded]) -> tuple[list[tuple[AnyRew
     return (judged, len(by_code)) if judged_part_counts(len(judged), len(by_code)) else (by_code, len(judged))
 
 
-def are_equal(rewards: Sequence[float]) -> bool:
-    """Whether none is better than another: a reward of 0.1 and one of 0.2 are the 0.3 of another run, though the sum of
-    these floats is a little more."""
-    return not rewards or math.isclose(min(rewards), max(rewards), rel_tol=1e-12, abs_tol=1e-12)
-
-
 def judged_part_counts(judged: int, by_code: int) -> bool:
     """Of a group with so many rewards on either scale, which part is compared: the larger one, and of two equal parts
     the judged one."""

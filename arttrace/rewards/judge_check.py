@@ -17,7 +17,7 @@ import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.reward import JUDGE, Reward
-from arttrace.rewards.combine import are_equal
+from arttrace.records.values.equal_rewards import are_equal
 from arttrace.rewards.judge_calls import Bill, Judge, score_transcripts
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC

@@ -14,7 +14,8 @@ import msgspec
 from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards.combine import are_equal, rewards_on_one_scale, trajectory_reward
+from arttrace.records.values.equal_rewards import are_equal
+from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 
 
 class JudgedRun(Protocol):

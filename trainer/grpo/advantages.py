@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from arttrace.rewards.combine import are_equal
+from arttrace.records.values.equal_rewards import are_equal
 
 Scale = Literal["none", "std", "batch", "rloo"]
 

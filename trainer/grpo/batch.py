@@ -10,7 +10,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Agent, Trajectory
-from arttrace.rewards.combine import are_equal
+from arttrace.records.values.equal_rewards import are_equal
 from arttrace.trajectories import sequences
 from trainer.grpo.advantages import STD_FLOOR, Scale, group_advantages, is_floored, standard_deviation
 from trainer.grpo.selection import compared, staleness

@@ -17,7 +17,8 @@ import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
-from arttrace.rewards.combine import are_equal, trajectory_reward
+from arttrace.records.values.equal_rewards import are_equal
+from arttrace.rewards.combine import trajectory_reward
 from trainer.grpo.batch import TrainingBatch
 from trainer.learner.interface import StepMetrics
 

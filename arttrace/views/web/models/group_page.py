@@ -11,8 +11,9 @@ import msgspec
 from arttrace.formats.imported_run import is_undated
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.sequence import NotTrained
+from arttrace.records.values.equal_rewards import are_equal
 from arttrace.records.values.units import quantity
-from arttrace.rewards.combine import are_equal, rewards_on_one_scale, trajectory_reward
+from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line, version_order
 from arttrace.views.web.models.run_list import RunRow, run_row

@@ -15,7 +15,7 @@ import msgspec
 
 from arttrace.records.sequence import NotTrained, TokenReport, TokenSequence
 from arttrace.records.trajectory import AgentCall, Relation, Trajectory
-from arttrace.rewards.combine import are_equal
+from arttrace.records.values.equal_rewards import are_equal
 from arttrace.trajectories.sequences import why_not_trained
 from arttrace.views.web.models.tokens.learned import LearnedToken
 from arttrace.views.web.models.tokens.token_pieces import Pieces
