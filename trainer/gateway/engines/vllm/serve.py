@@ -6,6 +6,7 @@ imports this module as its main one, so that the same holds there.
 
 import importlib.util
 import runpy
+import sys
 
 from arttrace.system.processes import collect_garbage_seldom
 
@@ -21,7 +22,7 @@ if __name__ in ("__main__", "__mp_main__"):
         if __name__ == "__main__":
             from trainer.gateway.engines.vllm.cpu_fork import fork_engine
 
-            fork_engine()
+            fork_engine(sys.argv[sys.argv.index("--uds") + 1])
 
 if __name__ == "__main__":
     if importlib.util.find_spec("vllm.entrypoints.launchers"):
