@@ -67,9 +67,8 @@ def _call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, 
         result = wrapped(*args, **kwargs)
     if inspect.iscoroutine(result):
         return named_as(result, drive_coroutine(result, lambda: _MUTED))
-    innermost = inspect.unwrap(wrapped)
-    if inspect.isgeneratorfunction(innermost) and inspect.isgenerator(result):
+    if inspect.isgenerator(result) and inspect.isgeneratorfunction(inspect.unwrap(wrapped)):
         return named_as(result, drive_generator(result, lambda: _MUTED))
-    if inspect.isasyncgenfunction(innermost) and inspect.isasyncgen(result):
+    if inspect.isasyncgen(result) and inspect.isasyncgenfunction(inspect.unwrap(wrapped)):
         return named_as(result, drive_async_generator(result, lambda: _MUTED))
     return result
