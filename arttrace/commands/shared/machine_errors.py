@@ -1,12 +1,14 @@
-"""Errors of the machine (another user's file, a full disk), with cause and remedy."""
+"""Errors of the machine (another user's file, a full disk, a library that is not there), with cause and remedy."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import sys
 from pathlib import Path
+from traceback import walk_tb
 
 from arttrace.system.errors import ArttraceError
 
@@ -33,6 +35,33 @@ def machine_error(error: OSError) -> ArttraceError | None:
             said, f"{_owner(path)}Use it as the user who owns it, or choose another: --dir, ARTTRACE_DIR."
         )
     return None
+
+
+_UNLOADABLE = re.compile(
+    r"cannot open shared object file|undefined symbol|version `\S+' not found|invalid ELF header"  # Linux
+    r"|Library not loaded|image not found|Symbol not found|DLL load failed"  # macOS, Windows
+)
+
+
+def library_error(error: ImportError | OSError) -> ArttraceError | None:
+    """The error as one that is shown without a traceback, or None if it does not say that a compiled library cannot be
+    loaded."""
+    if not _UNLOADABLE.search(str(error)):
+        return None
+    frames = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+    return cannot_import(next((name for name in reversed(frames) if name not in ("importlib", "ctypes")), ""), error)
+
+
+def cannot_import(package: str, error: Exception) -> ArttraceError:
+    """What a person is shown where a package that is installed cannot be imported for its compiled libraries."""
+    if package == "torch":
+        hint = (
+            "This is a build for a card without its libraries, or for another machine: install torch's CPU build, or "
+            'requirements/cuda.txt. docs/get-started.md says more under "Machines".'
+        )
+    else:
+        hint = f"Install {package} again, with the packages that it needs, in a build for this machine."
+    return ArttraceError(f"{package} is installed, and cannot be imported: {error}", hint)
 
 
 def _owner(path: Path) -> str:

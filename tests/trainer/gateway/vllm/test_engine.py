@@ -189,6 +189,13 @@ def test_the_installed_vllm_has_no_further_parser_of_that_kind() -> None:
         (1, "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in config", "g++", "apt-get"),
         (1, "ValueError: No available memory for the cache blocks. Try increasing", "out of memory", "max-model-len"),
         (1, "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to", "out of memory", "smaller"),
+        (
+            1,
+            "WARNING Failed to import from vllm._C: ImportError('libcudart.so.12: cannot open shared object file')\n"
+            "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory",
+            "of another build\n  ImportError: libcudnn.so.9",
+            "requirements/cpu.txt",
+        ),
         (1, "ValueError: BertModel does not support LoRA yet.", "LoRA adapters", "causal language model"),
         (
             1,

@@ -272,6 +272,11 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     ),
     (r"invalid tool call parser", "vLLM does not know this --tool-call-parser", "The line above names the known ones."),
     (r"unrecognized arguments|invalid choice|expected one argument", "vLLM refused an argument", "Check --vllm-arg."),
+    (
+        r"(?:ImportError|OSError): .*(?:cannot open shared object file|undefined symbol).*",
+        "vLLM or torch cannot be imported: a library is missing, or is of another build",
+        "Install both again as pinned together: requirements/cpu.txt, or requirements/cuda.txt for a card.",
+    ),
 )  # fmt: skip
 
 
