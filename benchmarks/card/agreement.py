@@ -2,12 +2,15 @@
 
 A policy is trained step after step on random tokens. Before each step they are scored by an engine that holds the same
 version; now and then, too, by one that was left a version behind, which the learner has to refuse. The engine here is
-transformers with PEFT in another process's place: its own copy of the weights, its own attention, no packing.
+transformers with PEFT in another process's place: its own copy of the weights, its own attention, no packing. What vLLM
+itself samples is compared in section d, step by step.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,27 +39,20 @@ def run(config: Config) -> Table:
 def _row(config: Config, table: Table, shape: Shape, base_model: Path, steps: int, stale: int) -> None:
     from arttrace.system.errors import TrainingError
     from trainer.learner import LearnerConfig, make_learner
-    from trainer.learner.samples import plan_step
 
     settings = LearnerConfig(device="cuda" if config.device == "cuda" else "cpu", learning_rate=1e-4, lora_rank=16)
     learner: Any = make_learner(base_model, settings)
     engine = TorchEngine(base_model, learner)
     rng = random.Random(1)
-    gaps: list[float] = []
-    caught = tried = alarms = 0
+    seen = Agreement(learner)
+    alarms = 0
     for number in range(steps):
         rows = [[rng.randrange(shape.vocabulary) for _ in range(_PROMPT + _SAMPLED)] for _ in range(_RUNS)]
         version = f"policy@{number}"
         fresh = _samples(rows, engine.score(rows, _PROMPT), version)
-        gaps += map(abs, learner._differences(plan_step(fresh, settings).rows, version))
-        if number > 1 and tried < stale:
-            tried += 1
-            try:
-                learner._check_version(
-                    plan_step(_samples(rows, engine.score(rows, _PROMPT, "before"), version), settings).rows, version
-                )
-            except TrainingError:
-                caught += 1
+        seen.compare(fresh, version)
+        if number > 1 and seen.tried < stale:
+            seen.look_at_stale(_samples(rows, engine.score(rows, _PROMPT, "before"), version), version)
         try:
             learner.step(fresh, current_version=version)
         except TrainingError as error:
@@ -67,10 +63,42 @@ def _row(config: Config, table: Table, shape: Shape, base_model: Path, steps: in
         if config.left_s < 20:
             table.note(f"stopped after {number + 1} steps for want of time")
             break
-    ordered = sorted(gaps)
-    mean, high = sum(ordered) / len(ordered), ordered[int(0.999 * (len(ordered) - 1))]
-    numbers = (f"{mean:.2g}", f"{high:.2g}", f"{ordered[-1]:.2g}", f"{caught} of {tried}", alarms)
-    table.add(shape.name, learner.steps, *numbers)
+    table.add(shape.name, learner.steps, *seen.cells(), alarms)
+
+
+@dataclass(slots=True)
+class Agreement:
+    """How far an engine and a learner are apart (nats), and how many stale versions the learner's check refused."""
+
+    learner: Any
+    gaps: list[float] = field(default_factory=list)
+    tried: int = 0
+    caught: int = 0
+
+    def compare(self, samples: Sequence[Any], version: str) -> None:
+        """What the version sampled, under the learner, which holds it."""
+        self.gaps += map(abs, self.learner._differences(self._rows(samples), version))
+
+    def look_at_stale(self, samples: Sequence[Any], version: str) -> None:
+        """Samples that say they are of the version that the learner holds, and are not."""
+        from arttrace.system.errors import TrainingError
+
+        self.tried += 1
+        try:
+            self.learner._check_version(self._rows(samples), version)
+        except TrainingError:
+            self.caught += 1
+
+    def _rows(self, samples: Sequence[Any]) -> Any:
+        from trainer.learner.samples import plan_step
+
+        return plan_step(samples, self.learner.config).rows
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """Mean, 99.9 % quantile and maximum of what they are apart, and the share of stale versions that was caught."""
+        ordered = sorted(self.gaps)
+        mean, high = sum(ordered) / len(ordered), ordered[int(0.999 * (len(ordered) - 1))]
+        return f"{mean:.2g}", f"{high:.2g}", f"{ordered[-1]:.2g}", f"{self.caught} of {self.tried}"
 
 
 def _samples(rows: list[list[int]], logprobs: list[list[float]], version: str) -> list[Any]:

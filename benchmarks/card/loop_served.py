@@ -8,9 +8,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.card.agreement import Agreement
 from benchmarks.card.arithmetic import Task
 from benchmarks.card.frame import Config, Table
 from benchmarks.card.loop import Pair, Plan, Took, in_threads, learner_config, rise
@@ -18,6 +20,10 @@ from benchmarks.card.loop import Pair, Plan, Took, in_threads, learner_config, r
 POLICY = "policy"
 _AT_ONCE = 64
 _MOST_REFUSED = 3
+_COMPARED = 64
+"""Runs of a step whose log-probabilities are compared one by one."""
+_STALE = 20
+"""Steps whose runs are shown to the learner of the next version as if that had sampled them."""
 
 
 def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) -> None:
@@ -84,7 +90,7 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
 
         before = right()
         took = Took()
-        publish, refused = 0.0, 0
+        publish, refused, seen = 0.0, 0, Agreement(learner)
         means: list[float] = []
         for number in range(plan.steps):
             chosen = [(f"g{number}-{at}", pair) for at, pair in enumerate(drawn.sample(pairs, plan.groups))]
@@ -92,9 +98,10 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
             rewards = took("rollout", lambda runs=runs: in_threads(_AT_ONCE, record, runs))
             means.append(sum(rewards) / len(rewards))
             found = took("store", lambda runs=runs: groups([name for name, _, _ in runs]))
-            clock = Clock()
+            batch, clock = loop.batch(found), Clock()
+            seen.compare(batch.samples[:_COMPARED], f"{POLICY}@{batch.step}")
             try:
-                done = took("whole", lambda found=found, clock=clock: loop.train(found, clock))
+                done = took("whole", lambda batch=batch, clock=clock: loop.train_on(batch, clock))
             except TrainingError as error:
                 refused += 1
                 table.note(f"step {number + 1} was refused: {error.message}")
@@ -104,6 +111,8 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
             if done is not None:
                 took.phases["step"] = took.phases.get("step", 0.0) + done.metrics.get(f"{Phase.STEP}_s", 0.0)
                 publish += done.metrics.get(f"{Phase.PUBLISH}_s", 0.0)
+                if batch.step and seen.tried < _STALE:
+                    seen.look_at_stale(as_if_of(batch.samples, version := f"{POLICY}@{batch.step + 1}"), version)
             if config.left_s < 60:
                 table.note(f"stopped after {number + 1} steps for want of time")
                 break
@@ -111,3 +120,15 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
         cells = took.cells()
         shares = (rise(means), f"{before:.1%}", f"{right():.1%}")
         table.add("vLLM, recorded runs", *shares, checkpoints.latest() or 0, *cells)
+        mean, high, most, caught = seen.cells()
+        table.note(f"vLLM against the learner, in nats: mean {mean}, p99.9 {high}, max {most}; stale caught: {caught}")
+
+
+def as_if_of(samples: Sequence[Any], version: str) -> list[Any]:
+    """The samples as another version's."""
+    from msgspec import structs
+
+    return [
+        replace(sample, sequences=tuple(structs.replace(one, policy_versions=(version,)) for one in sample.sequences))
+        for sample in samples
+    ]
