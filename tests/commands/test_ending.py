@@ -70,14 +70,14 @@ def as_a_terminal_starts_it() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
-    ("command", "imported", "said"),
+    ("command", "imported", "said", "number"),
     [
-        (("ls",), "arttrace.commands.inspect.ls", ""),
-        (JUDGED, "litellm", "0 of 1 group scored and stored; run again to continue.\n"),
+        (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGINT),
+        (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGHUP),
+        (JUDGED, "litellm", "0 of 1 group scored and stored; run again to continue.\n", signal.SIGTERM),
     ],
-    ids=["ls", "score"],
+    ids=["ls-2", "ls-1", "score-15"],
 )
 def test_a_signal_amid_an_import_ends_the_command_when_it_is_done(
     command: tuple[str, ...], imported: str, said: str, number: signal.Signals, data: DataDir

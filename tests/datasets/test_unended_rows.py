@@ -19,7 +19,8 @@ from arttrace.system.paths import DataDir
 
 OF_ANSWERS = [Form.TRL_PROMPT_COMPLETION, Form.TRL_UNPAIRED, Form.OPENAI_SFT]
 OF_WHOLE_CONVERSATIONS = [Form.TRL_SFT, Form.SHAREGPT, Form.VERL_SFT]
-CUT = "1 conversation left out: answers cut short, which the format would give an end"
+WHY = "left out: answers cut short, which the format would give an end"
+CUT = f"1 conversation {WHY}"
 
 
 def store(data: DataDir, id: str, *said: tuple[str, str], reward: float = 1.0) -> None:
@@ -58,12 +59,12 @@ def answers(row: dict[str, Any], form: Form) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("form", OF_ANSWERS + OF_WHOLE_CONVERSATIONS)
-@pytest.mark.parametrize("reason", ["length", "content_filter", "MAX_TOKENS"])
-def test_an_answer_that_was_cut_short_is_in_no_row(form: Form, reason: str, tmp_path: Path) -> None:
+def test_an_answer_that_was_cut_short_is_in_no_row(tmp_path: Path) -> None:
     data = DataDir(tmp_path / ".arttrace")
-    store(data, "r", ("Lisbon, which", reason))
-    assert CUT in no_row(data, tmp_path / "x", form.value, *options(form))
+    for reason in ("length", "content_filter", "MAX_TOKENS"):
+        store(data, reason, ("Lisbon, which", reason))
+    for form in OF_ANSWERS + OF_WHOLE_CONVERSATIONS:
+        assert f"3 conversations {WHY}" in no_row(data, tmp_path / "x", form.value, *options(form))
 
 
 @pytest.mark.parametrize("form", OF_ANSWERS + OF_WHOLE_CONVERSATIONS)
