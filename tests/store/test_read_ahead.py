@@ -91,7 +91,6 @@ def content(data: DataDir) -> dict[str, object]:
             table: sorted(store.sql(f"SELECT * FROM {table}")[1], key=str)
             for table in ("span_records", "texts", "prompts", "reward_records", "links")
         }
-        found["spans"] = [store.spans(f"{1 + n:032x}") for n in range(3 * SPANS // 8)]
         found["damaged"] = len(list(data.spool.glob("*.damaged")))
         found["unread"] = read_unread(data.unread_entries).count
     return found

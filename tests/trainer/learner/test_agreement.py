@@ -127,7 +127,7 @@ def test_one_token_beyond_the_bound_is_counted_and_ends_nothing(engine: type[Bas
         learner.step(two, current_version="p@0")
 
 
-@pytest.mark.parametrize("captured", [-9.0, -300.0])
+@pytest.mark.parametrize(("captured", "micro_batch_tokens"), [(-9.0, None), (-300.0, 20)])
 @pytest.mark.parametrize(
     ("engine", "loss"),
     [
@@ -137,7 +137,6 @@ def test_one_token_beyond_the_bound_is_counted_and_ends_nothing(engine: type[Bas
     ]
     + [(PackedLearner, {"loss": "dr_grpo", "importance": one}) for one in ("token_mask", "sequence_truncate")],
 )
-@pytest.mark.parametrize("micro_batch_tokens", [None, 20])
 def test_a_token_beyond_the_bound_pushes_nothing(
     engine: type[BaseLearner], loss: dict[str, Any], base_model: Path, captured: float, micro_batch_tokens: int | None
 ) -> None:
