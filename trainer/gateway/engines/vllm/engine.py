@@ -240,6 +240,17 @@ class VllmProcess:
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     (r"No module named '?vllm'?(?![\w.])", "vLLM is not installed in this environment", _INSTALL),
     (
+        r"driver on your system is too old|CUDA driver version is insufficient|Error 803|forward compatibility was",
+        "the driver of the card is older than what torch and vLLM are built for",
+        "Install the driver of CUDA 13 (580 or newer), or an older set of torch and vLLM.",
+    ),
+    (
+        r"Failed to infer device type|No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device",
+        "vLLM is built for cards, and finds none",
+        "`nvidia-smi` shows the cards, CUDA_VISIBLE_DEVICES hides them, a container has to be given them (docker run "
+        "--gpus all). On a machine without one install requirements/cpu.txt.",
+    ),
+    (
         r"InvalidCxxCompiler|No working C\+\+ compiler|g\+\+: (?:command )?not found|No such file.*'g\+\+'",
         "vLLM could not compile: no working C++ compiler (g++) was found",
         _COMPILER,
@@ -273,7 +284,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (r"invalid tool call parser", "vLLM does not know this --tool-call-parser", "The line above names the known ones."),
     (r"unrecognized arguments|invalid choice|expected one argument", "vLLM refused an argument", "Check --vllm-arg."),
     (
-        r"(?:ImportError|OSError): .*(?:cannot open shared object file|undefined symbol).*",
+        r"(?:ImportError|OSError): .*(?:cannot open shared object file|undefined symbol).*|"
+        r"operator torchvision::\w+ does not exist",
         "vLLM or torch cannot be imported: a library is missing, or is of another build",
         "Install both again as pinned together: requirements/cpu.txt, or requirements/cuda.txt for a card.",
     ),
