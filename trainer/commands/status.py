@@ -119,6 +119,11 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         wait = "1 group of them waits" if queue.paused == 1 else f"{queue.paused} groups of them wait"
         shown = f"{len(paused)} whose rewards were all equal, {wait}"
         lines.append(("scenarios skipped", f"{shown}; the next is looked at again in {duration_text(at / 1e9)}"))
+    if later := [one for one in state.unscored if one.until_ns > now_ns]:
+        soonest = min(later, key=lambda one: one.until_ns)
+        at_once = duration_text((soonest.until_ns - now_ns) / 1e9)
+        shown = f"{quantity(len(later), 'group')}; the judge is asked about {soonest.key} again in {at_once}"
+        lines.append(("not scored", f"{shown}, since {soonest.reason}"))
     if queue.left_out:
         lines.append(("runs left out", ", ".join(f"{n} {why}" for why, n in sorted(queue.left_out.items()))))
     if queue.late:
@@ -135,9 +140,8 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
             ("in work", f"{quantity(len(state.plan.groups), 'group')}, {quantity(len(state.plan.ids), 'run')}")
         )
     if state.skips:
-        lines.append(
-            ("skipped", f"{quantity(state.skips, 'round')} in a row, {quantity(len(state.set_aside), 'run')} set aside")
-        )
+        aside = quantity(max(state.aside, len(state.set_aside)), "run")
+        lines.append(("skipped", f"{quantity(state.skips, 'round')} in a row, {aside} set aside"))
     if state.last:
         numbers = [f"{name} {state.last[name]:.4g}" for name in _SHOWN if name in state.last]
         lines.append(("last step", ", ".join(numbers)))

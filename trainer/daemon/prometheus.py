@@ -33,6 +33,7 @@ def render(state: DaemonState) -> bytes:
     gauge("groups_ready", "Groups that are ready.", state.queue.ready)
     gauge("groups_waiting", "Groups that wait for more runs.", state.queue.waiting)
     gauge("groups_paused", "Groups of scenarios that are skipped for a while.", state.queue.paused)
+    gauge("groups_unscored", "Groups that wait since the judge failed for them.", state.queue.unscored)
     for reason, count in sorted(state.queue.left_out.items()):
         gauge("runs_left_out", "Runs that do not count.", count, reason=reason)
     gauge("rounds_skipped", "Rounds in a row without a version.", state.skips)

@@ -24,6 +24,7 @@ class ReadyTerms:
     rewarded: bool
     max_staleness: int | None = None
     paused: frozenset[str] = frozenset()
+    unscored: frozenset[str] = frozenset()
 
 
 def look(
@@ -33,7 +34,7 @@ def look(
 
     `taken` are ids of runs that were dealt with. A group is ready when `group_size` of its runs count and can be
     compared, at least one of them with tokens to train on; all those belong to it. One whose key is among
-    `terms.paused` is not ready.
+    `terms.paused` or `terms.unscored` is not ready.
     """
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
     left_out: Counter[NotTrained] = Counter()
@@ -45,7 +46,7 @@ def look(
         else:
             members[one.group].append(one)
     ready: list[tuple[int, PlannedGroup]] = []
-    waiting = paused = 0
+    waiting = paused = unscored = 0
     for key, found in members.items():
         runs = _on_one_scale(found, terms)
         left_out[NotTrained.REWARDED_OTHERWISE] += len(found) - len(runs)
@@ -53,6 +54,8 @@ def look(
             left_out[NotTrained.NO_TOKENS_OF_POLICY] += len(runs)
         elif key in terms.paused:
             paused += 1
+        elif key in terms.unscored:
+            unscored += 1
         elif len(runs) < terms.group_size:
             waiting += 1
         else:
@@ -60,7 +63,7 @@ def look(
             ready.append((ended, PlannedGroup(key, tuple(sorted(one.id for one in runs)))))
     ready.sort(key=lambda one: (one[0], one[1].key))
     reasons = {str(reason): count for reason, count in left_out.items() if count}
-    return [group for _, group in ready], Queue(len(ready), waiting, reasons, paused)
+    return [group for _, group in ready], Queue(len(ready), waiting, reasons, paused, unscored)
 
 
 def _why_not(one: TrajectorySummary, terms: ReadyTerms) -> NotTrained | None:

@@ -38,25 +38,34 @@ def judge(
     terms: JudgeTerms,
     keep: Callable[[Judgement], None],
     failed: dict[str, JudgeError],
-) -> None:
+) -> dict[str, JudgeError]:
     """Judge the groups that have no judgement yet; `keep` stores each as soon as it is there. By key, `failed` has the
-    groups whose judgement failed for good, with why: they are paid for, and are not asked about again.
+    groups whose judgement failed for good, with why: they are paid for, and are not asked about again. Returns those
+    whose judgement failed in a way that may pass.
 
-    Raises a failure that may pass, and JudgeUnavailable.
+    Raises JudgeUnavailable that does not pass.
     """
     due = [group for group in groups if group.key not in failed and store.judgement(terms.key(group)) is None]
     if not due:
-        return
+        return {}
     params: dict[str, Any] = {"api_base": terms.base_url} if terms.base_url else {}
-    outcomes = asyncio.run(
-        score_groups(
-            due, terms.model, params, terms.rubric, votes=terms.votes, on_judged=lambda _, judgement: keep(judgement)
+    try:
+        outcomes = asyncio.run(
+            score_groups(
+                due,
+                terms.model,
+                params,
+                terms.rubric,
+                votes=terms.votes,
+                on_judged=lambda _, judgement: keep(judgement),
+            )
         )
-    )
+    except JudgeError as error:
+        if not isinstance(error, MayPass):
+            raise
+        return {group.key: error for group in due if store.judgement(terms.key(group)) is None}
     errors = [
         (group.key, outcome) for group, outcome in zip(due, outcomes, strict=True) if isinstance(outcome, JudgeError)
     ]
     failed.update((key, error) for key, error in errors if not isinstance(error, MayPass))
-    for _, error in errors:
-        if isinstance(error, MayPass):
-            raise error
+    return {key: error for key, error in errors if isinstance(error, MayPass)}

@@ -7,6 +7,7 @@ after it. What was trained on is not in it: the checkpoints' manifests decide th
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,11 +22,16 @@ from trainer.policies.checkpoints import Checkpoints
 from trainer.step.reported import ReportedSteps
 
 _FILE = "daemon.json"
+_DAMAGED = "daemon.json.damaged"
 
 STARTING, STOPPED, FAILED = "starting", "stopped", "failed"
 """States beside those of trainer.step.phases.Phase."""
 ROUND_SKIPPED = "round skipped: "
 """How the reason of a daemon begins that waits after such a round."""
+
+
+class DamagedState(TrainingError):
+    """The daemon's state file holds something else than a state."""
 
 
 class PlannedGroup(msgspec.Struct, frozen=True):
@@ -49,13 +55,14 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 class Queue(msgspec.Struct, frozen=True):
     """What lies before the daemon: groups that are ready, groups that wait for more runs, groups of scenarios that are
-    skipped for a while, and runs that do not count, by the reason. To `late` runs spans came after the policy was
-    trained on them."""
+    skipped for a while, groups that wait since the judge failed for them, and runs that do not count, by the reason. To
+    `late` runs spans came after the policy was trained on them."""
 
     ready: int = 0
     waiting: int = 0
     left_out: dict[str, int] = {}
     paused: int = 0
+    unscored: int = 0
     late: int = 0
 
 
@@ -67,16 +74,27 @@ class Pause(msgspec.Struct, frozen=True):
     until_ns: int
 
 
+class Unscored(msgspec.Struct, frozen=True):
+    """The judge failed for group `key`, the last time for `reason`, and answered about others, `times` times in a row:
+    it is asked again after `until_ns`."""
+
+    key: str
+    times: int
+    until_ns: int
+    reason: str
+
+
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """One look at the daemon of a policy.
 
     `state` is a Phase or one of the states above, entered at `since_ns`. `reason` and `hint` say why it waits for
     something that is out of order, skipped the round, stopped, or failed. `set_aside` are runs that taught nothing; the
-    next version's manifest names them as consumed. `skips` counts rounds in a row without a version, `pauses` are the
-    scenarios that are skipped for a while. `reported` is by reporter the last step that was reported to it, `idle` the
-    share of the time from one version to the last in which "engine" and "learner" did nothing. `metrics` is where
-    Prometheus finds its numbers, "" when nowhere. A step takes `min_groups` groups whose runs are at most
-    `max_staleness` versions old (None: however old).
+    next version's manifest names them as consumed. Of many, `aside` in number, the last are here: the others are looked
+    at again by the next start. `skips` counts rounds in a row without a version, `pauses` are the scenarios that are
+    skipped for a while, `unscored` the groups that the judge is asked about later. `reported` is by reporter the last
+    step that was reported to it, `idle` the share of the time from one version to the last in which "engine" and
+    "learner" did nothing. `metrics` is where Prometheus finds its numbers, "" when nowhere. A step takes `min_groups`
+    groups whose runs are at most `max_staleness` versions old (None: however old).
     """
 
     policy: str
@@ -89,8 +107,10 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     queue: Queue = Queue()
     plan: StepPlan | None = None
     set_aside: tuple[Consumed, ...] = ()
+    aside: int = 0
     skips: int = 0
     pauses: tuple[Pause, ...] = ()
+    unscored: tuple[Unscored, ...] = ()
     reason: str = ""
     hint: str = ""
     last: dict[str, float] = {}
@@ -114,11 +134,34 @@ def read_state(directory: Path) -> DaemonState | None:
         return msgspec.json.decode(path.read_bytes(), type=DaemonState)
     except FileNotFoundError:
         return None
-    except (OSError, *UNREADABLE) as error:
+    except OSError as error:
         raise TrainingError(
-            f"The daemon's state {path} cannot be read: {error}.",
-            "Move it away and start again: which runs were trained on is kept in the checkpoints.",
+            f"The daemon's state {path} cannot be read: {error}.", "Let the daemon's user read it, and start again."
         ) from error
+    except UNREADABLE as error:
+        raise DamagedState(
+            f"The daemon's state {path} cannot be read: {error}.",
+            f"Start the daemon again: it keeps the file as {_DAMAGED} and begins another; which runs were trained on "
+            "is kept in the checkpoints.",
+        ) from error
+
+
+def kept_or_begun(directory: Path, policy: str, say: Callable[[str], None]) -> DaemonState:
+    """The state to go on from. A damaged file is kept under another name, and `say` is told so, before another state is
+    written. Raises TrainingError when it cannot be read or kept."""
+    try:
+        return read_state(directory) or DaemonState(policy=policy)
+    except DamagedState as error:
+        kept = directory / _DAMAGED
+        try:
+            (directory / _FILE).replace(kept)
+        except OSError as failure:
+            raise TrainingError(f"{error.message} It cannot be kept as {kept}: {failure}.", error.hint) from failure
+        say(
+            f"{error.message} It is kept as {kept}. Which runs were trained on is kept in the checkpoints; groups that "
+            "were chosen, set aside or paused are looked at again."
+        )
+        return DaemonState(policy=policy)
 
 
 def reported_steps(checkpoints: Checkpoints, store: AnyStore) -> ReportedSteps:

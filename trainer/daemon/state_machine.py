@@ -40,6 +40,7 @@ from arttrace.system.errors import ArttraceError, JudgeError, TrainingError
 from arttrace.trajectories.groups import group_trajectories
 from trainer.daemon.config import DaemonConfig
 from trainer.daemon.idle import Mark, idle_shares
+from trainer.daemon.pauses import bounded, paused
 from trainer.daemon.queue import ReadyTerms, look
 from trainer.daemon.scoring import JudgeTerms, judge
 from trainer.daemon.state import (
@@ -50,10 +51,11 @@ from trainer.daemon.state import (
     DaemonState,
     Pause,
     StepPlan,
-    read_state,
+    kept_or_begun,
     reported_steps,
     write_state,
 )
+from trainer.daemon.unscored import UnscoredGroups
 from trainer.grpo.metrics import group_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotFinite
@@ -68,8 +70,8 @@ from trainer.step.retry import RetryUntilStopped, StopRequested
 from trainer.step.version import PublishingGateway
 
 _SHOWN_GROUPS = 20
-_LONGEST_DOUBLING = 8
-_PAUSES = 1000
+_KEPT_ASIDE = 10_000
+"""How many of the runs that were set aside the state file has: it is written whole at every change."""
 _RESTS, _LONGEST_REST_S = 4, 60.0
 """How many times as long as a look at the store took it waits for the next one, since many runs take long, and the
 seconds that this is at most: a look may have waited for the store."""
@@ -111,6 +113,9 @@ class Daemon:
         self._checkpoints = Checkpoints(store.data.policies, policy)
         self._retry = RetryUntilStopped(self._stop, self._trouble)
         self._unjudged: set[str] = set()  # ids of runs that the judge cannot score; asked again by the next start
+        self._unscored = UnscoredGroups(self._stop, self._trouble, lambda line: self._say(Problem(line)))
+        self._ready_since: float | None = None
+        self._aside: tuple[Consumed, ...] = ()
         self._not_finite = 0  # rounds in a row
         self._consumed: frozenset[str] = frozenset()  # when it started: what a fork inherited is in no other place
         self._rewarded: list[PolicyStep] = []  # every step, without what it consumed
@@ -124,7 +129,15 @@ class Daemon:
         was dropped.
         """
         try:
-            self._begin()
+            known = kept_or_begun(self._checkpoints.directory, self._policy, lambda line: self._say(Problem(line)))
+            self._train(known)
+        finally:
+            self._live_scores.close()
+            self._reporters.close()
+
+    def _train(self, known: DaemonState) -> None:
+        try:
+            self._begin(known)
             while not self._done():
                 self._round(self.state.plan or self._choose())
             self._enter(STOPPED, reason=f"{self._policy}@{self.state.step} is there, as was asked for")
@@ -139,9 +152,6 @@ class Daemon:
         except BaseException as error:
             self._enter(FAILED, reason=error_line(error))
             raise
-        finally:
-            self._live_scores.close()
-            self._reporters.close()
 
     @property
     def makes_a_version(self) -> bool:
@@ -150,9 +160,8 @@ class Daemon:
 
     # --- the states ------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, known: DaemonState) -> None:
         """Take up what the last start left: finish an open step, keep a plan whose version is not there yet."""
-        known = read_state(self._checkpoints.directory) or DaemonState(policy=self._policy)
         step = self._checkpoints.latest() or 0
         self.state = msgspec.structs.replace(
             known,
@@ -162,6 +171,7 @@ class Daemon:
             step=step,
             plan=known.plan if known.plan and known.plan.step == step + 1 else None,
             skips=0,
+            unscored=(),
             metrics=self._metrics_url,
             min_groups=self._config.min_groups,
             max_staleness=self._config.max_staleness,
@@ -184,7 +194,8 @@ class Daemon:
         consumed = self._checkpoints.consumed_ids("grpo")
         self._consumed = consumed
         self._mark = Mark.now(self._gateway_status())
-        self._note(set_aside=tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed))
+        self._aside = tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed)
+        self._note(**self._noted_aside())
         made = [self._checkpoints.manifest(n) for n in self._checkpoints.all_steps()]
         self._rewarded = [msgspec.structs.replace(done, consumed=()) for done in made]
         self._reported = reported_steps(self._checkpoints, self._store)
@@ -194,14 +205,13 @@ class Daemon:
         """Wait until enough groups are ready, and choose those that are ready for longest."""
         self._enter(Phase.WAIT)
         config, step = self._config, self.state.step
-        since: float | None = None  # when groups were first ready
         late_runs = self._retry(lambda: len(late(self._store, self._store.summaries(), self._policy)))
         while not self._stop.is_set():
             began = time.monotonic()
             self._retry(self._store.ingest_spool)
             summaries = self._retry(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
-            taken = self._unjudged | self._consumed | {one.trajectory_id for one in self.state.set_aside}
-            pauses = self._pauses()
+            taken = self._unjudged | self._consumed | {one.trajectory_id for one in self._aside}
+            pauses, unscored = self._pauses(), self._unscored.waiting(time.time_ns())
             terms = ReadyTerms(
                 self._policy,
                 step,
@@ -209,15 +219,16 @@ class Daemon:
                 self._judge is None,
                 config.max_staleness,
                 frozenset(one.key for one in pauses),
+                frozenset(one.key for one in unscored),
             )
             ready, queue = look(summaries, terms, taken)
             queue = msgspec.structs.replace(queue, late=late_runs)
-            since = (since or time.monotonic()) if ready else None
+            since = self._ready_since = (self._ready_since or time.monotonic()) if ready else None
             enough = len(ready) >= config.min_groups
-            if queue != self.state.queue:
-                self._note(queue=queue)
+            if queue != self.state.queue or unscored != self.state.unscored:
+                self._note(queue=queue, unscored=unscored)
             if enough or (since is not None and time.monotonic() - since >= config.max_wait):
-                plan = StepPlan(step + 1, tuple(ready[: config.min_groups]))
+                plan = StepPlan(step + 1, tuple(self._unscored.in_turn(ready)[: config.min_groups]))
                 self._note(plan=plan, queue=msgspec.structs.replace(queue, ready=len(ready) - len(plan.groups)))
                 return plan
             took = time.monotonic() - began
@@ -234,7 +245,10 @@ class Daemon:
         judgements: Sequence[Judgement] = ()
         if self._judge is not None:
             clock(Phase.SCORE)
-            groups, judgements = self._score(plan, groups, self._judge)
+            scored = self._score(plan, groups, self._judge)
+            if scored is None:
+                return
+            groups, judgements = scored
         if self._judge is not None and not groups:
             self._skip(Problem("the judge could not score any of the groups"), ())
             return
@@ -243,7 +257,7 @@ class Daemon:
             batch = self._loop.batch(groups)
             for line in left_out_lines(batch.left_out, calls=batch.quarantined):
                 self._say(line)
-            done = self._loop.train_on(batch, clock, beside=self.state.set_aside, judgements=judgements)
+            done = self._loop.train_on(batch, clock, beside=self._aside, judgements=judgements)
         except (NotFinite, NothingToTrain) as error:
             self._skip(Problem(error.message) if isinstance(error, NotFinite) else error.message, groups)
             self._not_finite = self._not_finite + 1 if isinstance(error, NotFinite) else 0
@@ -260,26 +274,37 @@ class Daemon:
         else:
             self._made(done, groups)
 
-    def _score(self, plan: StepPlan, groups: list[Group], terms: JudgeTerms) -> tuple[list[Group], Sequence[Judgement]]:
-        """The groups with their scores, without those that the judge cannot score, and the judgements."""
+    def _score(
+        self, plan: StepPlan, groups: list[Group], terms: JudgeTerms
+    ) -> tuple[list[Group], Sequence[Judgement]] | None:
+        """The groups with their scores, without those that the judge cannot score, and the judgements. None where some
+        have to wait for the judge: then the next plan is made, of those that are scored and of others."""
+        scored_keys: list[str] = []
 
         def keep(judgement: Judgement) -> None:
             self._retry(lambda: self._live_scores.append(self._store, to_store(judgement)))
+            scored_keys.append(judgement.group)
 
         failed: dict[str, JudgeError] = {}
-        self._retry(lambda: judge(self._store, groups, terms, keep, failed))
+        held = self._retry(lambda: judge(self._store, groups, terms, keep, failed))
         for key, error in failed.items():
             self._say(Problem(f"not scored: {key}: {error.message}"))
             self._unjudged.update(one.id for group in groups if group.key == key for one in group.trajectories)
+        others = len(groups) > len(held) + len(failed) + len(scored_keys)
+        self._unscored.take(held, scored_keys, others)
+        if held:
+            self._note(plan=None, unscored=self._unscored.waiting(time.time_ns()))
+            return None
         scored = [group for group in self._groups(plan) if group.key not in failed]
         return scored, self._retry(lambda: terms.found(self._store, scored))
 
     def _made(self, done: PolicyStep, groups: Sequence[Group]) -> None:
         self._rewarded.append(msgspec.structs.replace(done, consumed=()))
+        self._aside, self._ready_since = (), None
         self._note(
             step=done.step,
             plan=None,
-            set_aside=(),
+            **self._noted_aside(),
             skips=0,
             reason="",
             hint="",
@@ -301,48 +326,38 @@ class Daemon:
 
     def _skip(self, reason: str, groups: Sequence[Group]) -> None:
         """The round made no version: its runs are not looked at again, and the next manifest names them."""
-        aside = tuple(Consumed(one.id, one.revision) for group in groups for one in group.trajectories)
+        self._aside += tuple(Consumed(one.id, one.revision) for group in groups for one in group.trajectories)
+        self._ready_since = None
         skips = self.state.skips + 1
         self._note(
             plan=None,
-            set_aside=(*self.state.set_aside, *aside),
+            **self._noted_aside(),
             skips=skips,
             reason=f"{ROUND_SKIPPED}{reason}",
             hint="",
         )
         self._say(same_level(reason, f"skipped: {reason}"))
 
+    def _noted_aside(self) -> dict[str, Any]:
+        return {"set_aside": self._aside[-_KEPT_ASIDE:], "aside": len(self._aside)}
+
     def _pause(self, groups: Sequence[Group]) -> None:
         """Skip the scenarios of groups whose rewards are all equal for a while, and the others no more."""
-        before = {one.key: one for one in self.state.pauses}
         now = time.time_ns()
-        paused: list[Pause] = []
-        for group in group_rewards(groups):
-            known = before.pop(group.key, None)
-            if group.spread == 0 and self._config.solved_pause:
-                times = min(known.times + 1 if known else 1, _LONGEST_DOUBLING)
-                before[group.key] = Pause(group.key, times, now + self._pause_ns(times))
-                paused.append(before[group.key])
-        if paused:
-            first = duration_text((min(one.until_ns for one in paused) - now) / 1e9)
-            self._say(f"{quantity(len(paused), 'scenario')} skipped for {first} or more: rewards are all equal")
-        latest = sorted(before.values(), key=lambda one: one.until_ns)[-_PAUSES:]
-        if tuple(latest) != self.state.pauses:
-            self._note(pauses=tuple(latest))
+        pauses, new = paused(self.state.pauses, group_rewards(groups), self._config.solved_pause, now)
+        if new:
+            first = duration_text((min(one.until_ns for one in new) - now) / 1e9)
+            self._say(f"{quantity(len(new), 'scenario')} skipped for {first} or more: rewards are all equal")
+        if pauses != self.state.pauses:
+            self._note(pauses=pauses)
 
     def _pauses(self) -> list[Pause]:
-        """Those that are not over. None is longer than the settings say, with whatever settings or clock it began."""
+        """Those that are not over."""
         now = time.time_ns()
-        known = self.state.pauses
-        bounded = [
-            msgspec.structs.replace(one, until_ns=min(one.until_ns, now + self._pause_ns(one.times))) for one in known
-        ]
-        if bounded != list(known):
-            self._note(pauses=tuple(bounded))
-        return [one for one in bounded if one.until_ns > now]
-
-    def _pause_ns(self, times: int) -> int:
-        return int(self._config.solved_pause * 2 ** (times - 1) * 1e9)
+        known = bounded(self.state.pauses, self._config.solved_pause, now)
+        if known != self.state.pauses:
+            self._note(pauses=known)
+        return [one for one in known if one.until_ns > now]
 
     def _done(self) -> bool:
         if self._stop.is_set():
@@ -356,7 +371,8 @@ class Daemon:
     # --- the state, on disk and in memory ----------------------------------------------------------------------
 
     def _enter(self, state: str, reason: str = "", hint: str = "") -> None:
-        keep = state == Phase.WAIT and self.state.skips > 0  # why the round before was skipped
+        # why the round before was skipped, or made no version yet
+        keep = (state == Phase.WAIT and self.state.skips > 0) or bool(self._unscored.judge_down)
         why: dict[str, Any] = {} if keep else {"reason": reason, "hint": hint}
         self._note(state=str(state), since_ns=time.time_ns(), **why)
 

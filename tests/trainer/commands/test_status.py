@@ -28,7 +28,7 @@ from arttrace.system.paths import DataDir
 from trainer.commands.status import command as status
 from trainer.commands.train.cli import command as train
 from trainer.daemon.prometheus import render
-from trainer.daemon.state import DaemonState, Pause, Queue, read_state, write_state
+from trainer.daemon.state import DaemonState, Pause, Queue, Unscored, read_state, write_state
 from trainer.policies.checkpoints import Checkpoints
 
 WITHIN_S = 90
@@ -149,6 +149,17 @@ def test_scenarios_that_are_skipped_for_a_while_are_counted(tmp_path: Path) -> N
     write_state(directory, DaemonState(policy="policy", queue=Queue(paused=1), pauses=pauses))
     shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
     assert "2 whose rewards were all equal, 1 group of them waits; the next is looked at again in 2 h 0 min" in shown
+
+
+def test_groups_that_the_judge_fails_for_are_shown_with_why_and_until_when(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    now = time.time_ns()
+    unscored = tuple(Unscored(key, 1, now + s * 10**9, f"{key} failed") for key, s in (("a", 99), ("b", 45), ("c", -1)))
+    write_state(directory, DaemonState(policy="policy", queue=Queue(unscored=2), unscored=unscored))
+    shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
+    assert "not scored 2 groups; the judge is asked about b again in 4" in shown
+    assert "since b failed" in shown
 
 
 def test_scenarios_whose_pause_is_over_are_not_counted(tmp_path: Path) -> None:

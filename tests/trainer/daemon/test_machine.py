@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +15,9 @@ from recorded_runs import recorded_group
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.system.errors import TrainingError
 from trainer.daemon.state import read_state
+from trainer.output.log import Problem
 
 
 def test_the_states_of_one_step_in_order_and_the_oldest_groups_first(site: Site) -> None:
@@ -104,6 +108,38 @@ def test_a_store_that_takes_long_to_look_at_is_looked_at_less_often(
     site.group("only", 0.5)
     site.daemon(min_groups=4).run()
     assert waits[0] >= 4 * 0.05
+
+
+def test_a_damaged_state_file_is_kept_under_another_name_and_training_goes_on(site: Site) -> None:
+    site.checkpoints.directory.mkdir(parents=True, exist_ok=True)
+    file = site.checkpoints.directory / "daemon.json"
+    file.write_bytes(b'{"policy": "policy", "set_as')
+    site.group("a", 0.0, 1.0)
+    assert site.run(max_steps=1).state.step == 1
+    [said] = site.said
+    assert isinstance(said, Problem)
+    kept = site.checkpoints.directory / "daemon.json.damaged"
+    assert f"{file} cannot be read" in said
+    assert f"It is kept as {kept}" in said
+    assert kept.read_bytes() == b'{"policy": "policy", "set_as'
+    state = read_state(site.checkpoints.directory)
+    assert state is not None
+    assert state.step == 1
+
+
+def test_a_state_file_that_cannot_be_read_is_left_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.checkpoints.directory.mkdir(parents=True, exist_ok=True)
+    file = site.checkpoints.directory / "daemon.json"
+    file.write_bytes(b'{"policy": "policy"}')
+
+    def unreadable(path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "read_bytes", unreadable)
+        with pytest.raises(TrainingError, match=r"cannot be read.*Input/output error"):
+            site.run()
+    assert file.read_bytes() == b'{"policy": "policy"}'
 
 
 def test_a_step_takes_fewer_groups_when_no_more_come(site: Site) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from recorded_runs import cut_to, recorded_group
 
 from arttrace.records import semconv
 from arttrace.rewards.judge_calls import ATTEMPTS
+from arttrace.rewards.judge_errors import JudgeDown
 from arttrace.rewards.judge_prompt import parse_prompt
 from trainer.daemon.scoring import JudgeTerms
+from trainer.daemon.state import PlannedGroup
+from trainer.daemon.unscored import UnscoredGroups
 from trainer.serving import PublishReport
 from trainer.serving.client import GatewayGone
 
@@ -79,7 +84,7 @@ def test_a_judge_that_is_down_is_waited_for_and_asked_once_per_group(
     [step] = site.store.policy_steps("policy")
     assert step.metrics["reward_mean"] == 0.5
     assert step.metrics["judge_tokens"] == 110
-    assert site.states.count("score") == 1
+    assert site.states.count("score") == 2, "each time that it is asked, the next groups are chosen anew"
 
 
 def test_a_group_that_the_judge_cannot_score_is_not_paid_for_again_while_another_waits(
@@ -103,13 +108,99 @@ def test_a_group_that_the_judge_cannot_score_is_not_paid_for_again_while_another
     monkeypatch.setattr(judge_server, "answer", answer)
     site.group("bad", None, None)
     site.group("good", None, None, at=5000)
-    site.run(JudgeTerms("openai/stand-in", judge_server.url), min_groups=2, max_steps=1)
+    site.run(JudgeTerms("openai/stand-in", judge_server.url), min_groups=2, max_wait=0.01, max_steps=1)
     assert asked.count("good") == 10
     assert asked.count("bad") == ATTEMPTS
     assert [line for line in site.said if line.startswith("not scored: ")] == [
         line for line in site.said if "bad" in line
     ]
     assert sorted(site.consumed()) == ["good-0", "good-1"]
+
+
+def scored_by(judge_server: Any, monkeypatch: pytest.MonkeyPatch, fails: Callable[[str], bool]) -> list[str]:
+    """The judge ranks every group but those of a key for which `fails` holds: there it is overloaded. The keys that it
+    was asked about."""
+    asked: list[str] = []
+
+    def answer(request: dict[str, Any]) -> tuple[int, Any]:
+        [key] = {found for found in ("bad", "good", "more") if found in request["messages"][1]["content"]}
+        asked.append(key)
+        if fails(key):
+            return judge_server.fails(503, "overloaded")(request)
+        ids = parse_prompt(request["messages"][1]["content"])
+        scores = [{"trajectory_id": id, "explanation": "", "score": n / 2} for n, id in enumerate(ids)]
+        return judge_server.says(json.dumps({"scores": scores}))(request)
+
+    monkeypatch.setattr(judge_server, "answer", answer)
+    return asked
+
+
+def test_a_group_whose_judgement_always_fails_holds_up_no_other(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scored_by(judge_server, monkeypatch, lambda key: key == "bad")
+    site.group("bad", None, None)
+    site.group("good", None, None, at=5000)
+    daemon = site.daemon(JudgeTerms("openai/stand-in", judge_server.url))
+    runner = threading.Thread(target=daemon.run)
+    runner.start()
+    try:
+        until(lambda: daemon.state.step == 1 and len(daemon.state.unscored) == 1)
+        site.group("more", None, None, at=9000)
+        until(lambda: daemon.state.step == 2)
+    finally:
+        site.stop.set()
+        runner.join(30)
+    assert asked.count("bad") == 2 * ATTEMPTS, "the second time it is known that the judge answers about others"
+    [unscored] = daemon.state.unscored
+    assert (unscored.key, unscored.times, daemon.state.queue.unscored) == ("bad", 1, 1)
+    assert "overloaded" in unscored.reason
+    assert 0 < unscored.until_ns - time.time_ns() < 60e9
+    assert [line for line in site.said if line.startswith("not scored for 1 min 0 s: bad: the judge")]
+    assert sorted(site.consumed()) == ["good-0", "good-1", "more-0", "more-1"]
+
+
+def test_a_group_that_was_not_scored_is_waited_for_longer_each_time_and_trained_when_it_is(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside it others are scored: these stay ready for the step that takes its place."""
+    monkeypatch.setattr("trainer.daemon.unscored.FIRST_S", 1.0)
+    left = iter(range(2 * ATTEMPTS))
+    asked = scored_by(judge_server, monkeypatch, lambda key: key == "bad" and next(left, None) is not None)
+    site.group("bad", None, None)
+    site.group("good", None, None, at=5000)
+    site.run(JudgeTerms("openai/stand-in", judge_server.url), min_groups=2, max_steps=1)
+    assert asked.count("bad") == 2 * ATTEMPTS + 1
+    assert asked.count("good") == 1
+    waits = [line.split(": ")[:2] for line in site.said]
+    assert waits == [["not scored for 1 s", "bad"]] * 2, "no longer, where the judge did not answer meanwhile"
+    assert sorted(site.consumed()) == ["bad-0", "bad-1", "good-0", "good-1"]
+
+
+def test_scored_groups_are_not_held_up_by_one_that_never_is(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.daemon.unscored.FIRST_S", 1.0)
+    scored_by(judge_server, monkeypatch, lambda key: key == "bad")
+    site.group("bad", None, None)
+    site.group("good", None, None, at=5000)
+    site.run(JudgeTerms("openai/stand-in", judge_server.url), min_groups=2, max_wait=0.5, max_steps=1)
+    assert sorted(site.consumed()) == ["good-0", "good-1"]
+
+
+@pytest.mark.parametrize(("outcomes", "times"), [("fff", []), ("fgf", [1]), ("fgfgf", [2]), ("fgfgsf", [])])
+def test_what_counts_against_a_group(outcomes: str, times: list[int]) -> None:
+    """f: the judge failed for it; s: it was scored; g: another one was."""
+    stop = threading.Event()
+    stop.set()
+    unscored = UnscoredGroups(stop, lambda error: None, lambda line: None)
+    for outcome in outcomes:
+        unscored.take(
+            {"g": JudgeDown("down")} if outcome == "f" else {}, {"s": ["g"], "g": ["h"]}.get(outcome, []), False
+        )
+    assert [one.times for one in unscored.waiting(time.time_ns())] == times
+    ready = [PlannedGroup("g", ()), PlannedGroup("i", ())]
+    assert [one.key for one in unscored.in_turn(ready)] == ["i", "g"]
 
 
 def test_a_judge_without_a_key_ends_it_and_nothing_is_consumed(site: Site, judge_server: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -40,6 +41,31 @@ def test_what_was_set_aside_stays_so_over_a_restart(site: Site) -> None:
     site.run(max_steps=1)
     assert site.said == []
     assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
+
+
+def test_of_many_that_were_set_aside_the_state_file_has_the_last_and_the_manifest_all(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.daemon.state_machine._KEPT_ASIDE", 3)
+    for n in range(4):
+        site.group(f"equal{n}", 1.0, 1.0, at=n)
+    site.group("good", 0.0, 1.0, at=9000)
+    kept: list[int] = []
+    daemon = site.daemon(max_steps=1)
+    note = daemon._note
+
+    def noted(**changes: Any) -> None:
+        note(**changes)
+        state = read_state(site.checkpoints.directory)
+        assert state is not None
+        kept.append(len(state.set_aside))
+        assert len(state.set_aside) <= state.aside or not state.aside
+
+    daemon._note = noted  # type: ignore[method-assign]
+    daemon.run()
+    assert max(kept) == 3
+    assert len(site.consumed()) == 10
+    assert daemon.state.aside == 0
 
 
 def test_want_of_signal_never_ends_it(site: Site) -> None:
