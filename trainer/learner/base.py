@@ -34,6 +34,7 @@ _ONE_IN = 1000
 _MEAN_SHARE = 0.1
 """Of the bound on a token, that on the mean."""
 UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
+FRESHER = "The weights were left as they were. Train on fresher runs: --max-staleness."
 SMALLER = "Nothing was changed. Lower micro_batch_tokens, or use --gradient-checkpointing."
 
 
@@ -57,6 +58,7 @@ class StepTally:
     compared: int = 0
     compared_current: int = 0
     beyond: int = 0
+    far: int = 0
     first_pass: bool = True
     _kept: list[tuple[Sequence[TokenRow], torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
@@ -108,6 +110,7 @@ class StepTally:
             "loss",
             "forwarded_tokens",
             "beyond",
+            "far",
             "targets",
             "ratio",
             "clipped",
@@ -281,6 +284,9 @@ class BaseLearner(ABC):
                     "Go on from an earlier version with `arttrace policies fork`, with a lower learning rate or a "
                     "larger --kl-weight; or raise --max-kl.",
                 )
+        seen, far = total(torch.tensor([tally.targets, tally.far], dtype=torch.float64)).tolist()
+        if tally.optimizer_steps == 0 and far and far == seen and not self.config.kl_weight:
+            raise NotFinite("The policy has moved too far from every token since it was sampled.", FRESHER)
         gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
         if not all(torch.isfinite(gradient).all() for gradient in gradients):
             raise NotFinite("A gradient is not a finite number.", UNSOUND)
@@ -365,5 +371,6 @@ def _metrics(plan: PlannedStep, tally: StepTally, budget: int, seconds: float) -
         logprob_difference_mean=tally.difference / max(tally.compared, 1),
         logprob_difference_max=tally.difference_max,
         masked_tokens=tally.beyond,
+        far_tokens=tally.far,
         step_s=seconds,
     )

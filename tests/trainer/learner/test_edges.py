@@ -18,7 +18,7 @@ from arttrace.records.sequence import TokenSequence
 from arttrace.system.errors import TrainingError
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
-from trainer.learner.interface import Sample
+from trainer.learner.interface import NotFinite, Sample
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.packed.losses import Before, loss_terms
 from trainer.learner.samples import split_minibatches
@@ -66,6 +66,40 @@ def test_one_token_answers_and_ids_that_mean_padding_elsewhere(base_model: Path,
     assert metrics.trained_tokens == 8
     assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
     assert_gradients(gradients[0], reference)
+
+
+@pytest.mark.parametrize("sampled", [-800.0, -30.0])
+@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+@pytest.mark.parametrize("loss", ["dapo", "grpo", "gspo"])
+def test_a_token_that_was_sampled_by_a_policy_far_away_costs_no_other(
+    base_model: Path, engine: str, loss: str, kl_weight: float, sampled: float
+) -> None:
+    """Its ratio is above e^20, or no number at all: with an advantage below 0 nothing bounds what it does to a step."""
+    settings = {"loss": loss, "kl_weight": kl_weight, "use_bias_correction_kl": False}
+    learner, gradients = make_learner(base_model, engine, **settings)
+    reference = Reference(base_model, trainable(learner))
+    near = near_policy(
+        reference, [Sample((sequence((5, 7), (0, 1)),), 0.5), Sample((sequence((9, 0), (0, 1)),), -0.7)], 0.3
+    )
+    far = msgspec.structs.replace(sequence((1, 47), (0, 1)), logprobs=(None, sampled))
+    metrics = learner.step([*near, Sample((far,), -0.5)])
+    expected = reference.loss(near, learner.config)[0] * 2 / 3
+    expected.backward()
+    assert metrics.far_tokens == 1
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
+    assert math.isfinite(metrics.ratio_mean)
+    assert_gradients(gradients[0], reference)
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+def test_a_step_of_tokens_from_far_away_alone_is_refused(base_model: Path, engine: str) -> None:
+    learner, _ = make_learner(base_model, engine, loss="dapo")
+    before = trainable(learner)
+    far = msgspec.structs.replace(sequence((1, 47), (0, 1)), logprobs=(None, -800.0))
+    with pytest.raises(NotFinite, match="The policy has moved too far from every token"):
+        learner.step([Sample((far,), -0.5)])
+    assert all(torch.equal(after, before[name]) for name, after in trainable(learner).items())
 
 
 @pytest.mark.parametrize("engine", ["packed", "trl"])

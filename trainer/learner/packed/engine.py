@@ -184,11 +184,13 @@ class PackedLearner(BaseLearner):
             terms = loss_terms(config, logps, forest.advantages, known)
             loss = (forest.weights * terms.loss).sum() / plan.normaliser
             loss.backward()
-        fates = Fates(terms.clipped, left_out, terms.masked)
+        far = terms.far & ~left_out
+        fates = Fates(terms.clipped, left_out | far, terms.masked)
         tally.keep(forest.rows, logps, terms.ratio, fates)
         tally.targets += logps.numel()
         tally.ratio += float(terms.ratio.sum())
         tally.clipped += int((terms.clipped | terms.masked).sum())
+        tally.far += int(far.sum())
         tally.entropy += float(entropies.sum())
         tally.kl += float(terms.kl.sum())
         heat = forest.temperatures[forest.prediction]

@@ -13,6 +13,9 @@ import torch
 
 from trainer.learner.config import LearnerConfig
 
+FARTHEST = 20.0
+"""The largest logarithm of a ratio: e^20 is 485 million, and beyond e^88 float32 has no number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Before:
@@ -34,24 +37,28 @@ class Before:
 @dataclass(frozen=True, slots=True)
 class LossTerms:
     """Per target: the loss term, the importance ratio, whether it was clipped, whether the importance mask took the
-    target's weight, and the KL estimate or 0."""
+    target's weight, whether it has no term since its ratio is too large to be computed with, and the KL estimate or 0.
+    """
 
     loss: torch.Tensor
     ratio: torch.Tensor
     clipped: torch.Tensor
     masked: torch.Tensor
+    far: torch.Tensor
     kl: torch.Tensor
 
 
 def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Tensor, before: Before) -> LossTerms:
     """The terms of one micro-batch, under `config.loss`, `config.importance` and `config.kl_weight`."""
     shift = logps - before.old
-    of_token = shift.exp()
+    of_token = shift.clamp(max=FARTHEST).exp()
     ratio = of_token
     if config.ratio_of_trajectory:
         assert before.trajectory_shift is not None
         # One ratio per trajectory; each token carries its share of the ratio's gradient.
-        ratio = (before.trajectory_shift + logps - logps.detach()).exp()
+        shift = before.trajectory_shift + logps - logps.detach()
+        ratio = shift.clamp(max=FARTHEST).exp()
+    far = is_far(config, shift.detach())
     low, high = config.clip_range
     if config.loss == "cispo":
         weight = ratio.detach().clamp(max=config.cispo_max_ratio)
@@ -71,9 +78,17 @@ def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Ten
     kl = torch.zeros_like(logps)
     if before.reference is not None:
         d = before.reference - logps
+        d = d - (d.detach() - FARTHEST).clamp(min=0)
         kl = -d if config.kl_estimator == "k1" else d.exp() - d - 1
         loss = loss + config.kl_weight * (kl * of_token if config.use_bias_correction_kl else kl)
-    return LossTerms(loss, ratio.detach(), clipped, masked, kl.detach())
+    loss = torch.where(far, torch.zeros_like(loss), loss)
+    return LossTerms(loss, ratio.detach(), clipped, masked, far, kl.detach())
+
+
+def is_far(config: LearnerConfig, shift: torch.Tensor) -> torch.Tensor:
+    """Which targets have no term, by the logarithm of their ratio: where a loss bounds the ratio of a token that is to
+    become likelier alone, one that is to become less likely would outweigh all others."""
+    return shift > FARTHEST if config.loss != "cispo" else torch.zeros_like(shift, dtype=torch.bool)
 
 
 def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:

@@ -30,6 +30,7 @@ from arttrace.system.errors import TrainingError
 from trainer.learner.base import StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import Head, log_probabilities
+from trainer.learner.packed.losses import FARTHEST, is_far
 from trainer.learner.policy_model import as_reference, in_its_precision
 from trainer.learner.samples import MicroBatch, TokenRow
 from trainer.output.quiet import import_trl
@@ -159,6 +160,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         self._scored = self._score(torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1), self._targets)
         if self.tally.optimizer_steps == 0:
             self._leave_out_strangers(inputs, self._scored[0].detach())
+        inputs = self._without_far(inputs, self._scored[0].detach())
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         self._count(inputs, float(loss.detach()))
         self._computed(inputs["prompt_ids"].numel() + inputs["completion_ids"].numel())
@@ -181,6 +183,28 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         strange = inputs["current"] & inputs["targets"] & ~(gap <= self.learner_config.logprob_bound)
         inputs["tool_mask"].masked_fill_(strange, 0.0)
         inputs["old_per_token_logps"].copy_(torch.where(strange, logps, inputs["old_per_token_logps"]))
+
+    def _without_far(self, inputs: dict[str, torch.Tensor], logps: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The inputs of this pass: targets whose ratio is too large to be computed with have no weight in it, and 1
+        as their ratio."""
+        shift = self._shift(inputs, logps)
+        far = is_far(self.learner_config, shift).expand_as(logps) & (inputs["tool_mask"] > 0)
+        self.tally.far += int(far.sum())
+        changed = {
+            "tool_mask": inputs["tool_mask"].masked_fill(far, 0.0),
+            "old_per_token_logps": torch.where(far, logps, inputs["old_per_token_logps"]),
+        }
+        if self.beta:
+            changed["ref_per_token_logps"] = torch.minimum(inputs["ref_per_token_logps"], logps + FARTHEST)
+        return {**inputs, **changed}
+
+    def _shift(self, inputs: dict[str, torch.Tensor], logps: torch.Tensor) -> torch.Tensor:
+        """The logarithm of each target's ratio."""
+        shift = logps - inputs["old_per_token_logps"]
+        if self.importance_sampling_level == "sequence":
+            kept = inputs["tool_mask"] > 0
+            shift = (shift * kept).sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)
+        return shift
 
     def _score(self, token_ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies, both (B, L-1), of each next token where `targets` (B, L-1) is set, else 0.
@@ -234,10 +258,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         assert self._targets is not None
         assert self._logps is not None
         tally, targets = self.tally, self._targets
-        shift = self._logps - inputs["old_per_token_logps"]
-        if self.importance_sampling_level == "sequence":
-            kept = inputs["tool_mask"] > 0
-            shift = (shift * kept).sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)
+        shift = self._shift(inputs, self._logps).clamp(max=FARTHEST)
         ratio = shift.exp().expand_as(targets)[targets]
         gains = inputs["advantages"].unsqueeze(1).expand_as(targets)[targets] > 0
         low, high = self.learner_config.clip_range
