@@ -7,6 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from arttrace.records.reward import JUDGE, Reward
+from arttrace.records.values.equal_rewards import exact_mean
+
+MOST_REWARD = 1e30
+"""The largest reward that is compared, above or below 0: its sums and differences are numbers of float32."""
 
 
 class Rewarded(Protocol):
@@ -68,6 +72,11 @@ def judged_part_counts(judged: int, by_code: int) -> bool:
     return judged >= by_code
 
 
+def is_too_large(trajectory: Rewarded) -> bool:
+    """Whether one of its rewards, an agent's own too, is beyond what can be compared."""
+    return any(not abs(reward.value) <= MOST_REWARD for reward in trajectory.rewards)
+
+
 def is_judged(trajectory: Rewarded) -> bool:
     """Whether a judge's score is in its reward."""
     return _judged(trajectory) is not None
@@ -84,4 +93,4 @@ def _sum(values: Sequence[float]) -> float:
     try:
         return math.fsum(values)
     except OverflowError:
-        return math.copysign(math.inf, sum(value / len(values) for value in values))
+        return math.copysign(math.inf, exact_mean(values))

@@ -8,7 +8,6 @@ temporary file of SQLite's, which goes when it is closed.
 from __future__ import annotations
 
 import sqlite3
-import statistics
 from array import array
 from collections.abc import Iterator
 from itertools import groupby
@@ -16,6 +15,7 @@ from types import TracebackType
 
 import msgspec
 
+from arttrace.records.values.equal_rewards import exact_mean
 from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
@@ -110,7 +110,7 @@ class RunIndex:
                     rewards[with_judge].append(reward)
             if count > 1:
                 scale = judged_part_counts(len(judged), len(by_code))
-                mean = statistics.fmean(rewards[scale]) if len(rewards[scale]) > 1 else None
+                mean = exact_mean(rewards[scale]) if len(rewards[scale]) > 1 else None
                 insert("INSERT INTO groups VALUES (?, ?, ?, ?)", [key, count, mean, scale])
 
     def places(self, ids: list[str]) -> dict[str, Place]:

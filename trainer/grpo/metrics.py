@@ -17,7 +17,7 @@ import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
-from arttrace.records.values.equal_rewards import are_equal
+from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.rewards.combine import trajectory_reward
 from trainer.grpo.batch import TrainingBatch
 from trainer.learner.interface import StepMetrics
@@ -67,7 +67,7 @@ def group_rewards(groups: Sequence[Group]) -> Iterator[GroupReward]:
         values = [reward for one in group.trajectories if (reward := trajectory_reward(one)) is not None]
         if values:
             spread = 0.0 if are_equal(values) else max(values) - min(values)
-            yield GroupReward(group.key, len(values), statistics.fmean(values), spread)
+            yield GroupReward(group.key, len(values), exact_mean(values), spread)
 
 
 OF_AN_AGENT: Final = "reward_mean/"

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import NotTrained
-from arttrace.rewards.combine import rewards_on_one_scale
+from arttrace.rewards.combine import is_too_large, rewards_on_one_scale
 from arttrace.store.rows.summary import TrajectorySummary
 
 
@@ -101,6 +101,8 @@ def why_not(
     """Why a run does not count whatever its reward, None when it does."""
     if run.incomplete:
         return NotTrained.INCOMPLETE
+    if is_too_large(run):
+        return NotTrained.REWARD_TOO_LARGE
     if max_staleness is not None and staleness(run, step, policy) > max_staleness:
         return NotTrained.TOO_STALE
     return None

@@ -147,6 +147,7 @@ this one (`arttrace serve --policy NAME`) and run the agent again."""
 _HINTS = {
     NotTrained.NO_REWARD: "Score them with `arttrace score`, or reward them in code with arttrace.reward(value). "
     "What a function returns is no reward.",
+    NotTrained.REWARD_TOO_LARGE: "Give rewards of ordinary size, such as 0 to 1, and run the agent again.",
     NotTrained.ALONE: "Run each scenario several times: GRPO compares runs of the same task.",
     NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
     NotTrained.INCOMPLETE: "`arttrace ls` names incomplete runs: killed or still going. Run the agent again.",

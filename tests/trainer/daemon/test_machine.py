@@ -14,9 +14,10 @@ from daemon_site import Site, until
 from recorded_runs import recorded_group
 
 from arttrace.records import semconv
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.system.errors import TrainingError
-from trainer.daemon.state import read_state
+from trainer.daemon.state import DaemonState, PlannedGroup, StepPlan, read_state, write_state
 from trainer.output.log import Problem
 
 
@@ -67,6 +68,28 @@ def test_spans_that_come_after_their_run_was_trained_on_are_counted(site: Site) 
     finally:
         site.stop.set()
         runner.join(30)
+
+
+def test_runs_whose_rewards_no_step_can_compare_are_left_out_with_that_reason(site: Site) -> None:
+    """They are finite, and their sums and differences are not."""
+    site.group("huge", 1e308, -1e308, 1e308)
+    site.store.append(recorded_group("agents", (0.0, 1.0)))
+    site.store.append([Reward("own", "agents-0", 1e308, agent_id="a")])
+    site.group("good", 0.0, 1.0, at=2000)
+    daemon = site.run()
+    assert site.consumed() == ["good-0", "good-1"]
+    assert daemon.state.queue.left_out == {"a reward beyond 1e30": 4}
+
+
+def test_a_reward_that_no_step_can_compare_and_comes_when_its_group_was_chosen_ends_nothing(site: Site) -> None:
+    site.group("g", 0.0, 1.0)
+    site.group("waiting", 0.5)
+    site.store.append([Reward(f"late-{n}", f"g-{n}", 1.5e308) for n in range(2)])
+    plan = StepPlan(1, (PlannedGroup("g", ("g-0", "g-1")),))
+    write_state(site.checkpoints.directory, DaemonState(policy="policy", plan=plan))
+    state = site.run().state
+    assert (state.step, state.plan) == (0, None)
+    assert "2 a reward beyond 1e30" in site.said[-1]
 
 
 def test_stale_runs_are_left_out(site: Site) -> None:

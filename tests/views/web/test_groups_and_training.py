@@ -15,6 +15,7 @@ from viewer_site import KEY, Viewer
 
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Reward
+from arttrace.records.values.equal_rewards import exact_mean
 from arttrace.store import TrajectorySummary
 from arttrace.system.journal.lock import acquire
 from arttrace.views.web.app import create_app
@@ -55,6 +56,12 @@ def test_a_group_tells_who_judged_and_how_stale_its_runs_are(page: Page, viewer:
     expect(best).to_contain_text("+0.408")
     expect(best).to_contain_text("27 steps")
     expect(best).to_contain_text("policy@30")
+
+
+def test_rewards_that_no_float_holds_the_sum_of_have_a_mean() -> None:
+    assert exact_mean([1e308, 1e308]) == 1e308
+    assert exact_mean([1.7e308, -1.7e308, 1.7e308]) == pytest.approx(1.7e308 / 3)
+    assert exact_mean([0.1] * 10) == 0.1
 
 
 def test_curves_are_drawn_and_a_point_opens_its_step(page: Page) -> None:
@@ -204,3 +211,4 @@ def test_a_histogram_counts_every_finite_reward() -> None:
     assert bins[-1].count == 2
     assert max(bin.height for bin in bins) == 100
     assert histogram([-3.0, 5.0])[0].low == -3.0
+    assert histogram([-1e308, 1e308]) == ()

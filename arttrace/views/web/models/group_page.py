@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,9 +10,9 @@ import msgspec
 from arttrace.formats.imported_run import is_undated
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.sequence import NotTrained
-from arttrace.records.values.equal_rewards import are_equal
+from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.records.values.units import quantity
-from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
+from arttrace.rewards.combine import MOST_REWARD, rewards_on_one_scale, trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line, version_order
 from arttrace.views.web.models.run_list import RunRow, run_row
@@ -96,7 +95,7 @@ def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
         name=one_line(group_name(key, runs[0].entry) or key_name(key), 120),
         runs=len(runs),
         rewarded=len(rewards),
-        mean=math.fsum(rewards) / len(rewards) if rewards else None,
+        mean=exact_mean(rewards) if rewards else None,
         spread=max(rewards) - min(rewards) if rewards else None,
         bins=histogram(rewards),
         verdict=verdict,
@@ -149,7 +148,7 @@ def _left_out(runs: Sequence[TrajectorySummary]) -> str:
 
 def histogram(rewards: Sequence[float]) -> tuple[Bin, ...]:
     """Bars over the range of the rewards, over 0 to 1 where they lie within; empty for none."""
-    finite = [value for value in rewards if math.isfinite(value)]
+    finite = [value for value in rewards if abs(value) <= MOST_REWARD]
     if not finite:
         return ()
     low, high = min(0.0, *finite), max(1.0, *finite)

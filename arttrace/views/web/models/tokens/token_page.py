@@ -15,7 +15,7 @@ import msgspec
 
 from arttrace.records.sequence import NotTrained, TokenReport, TokenSequence
 from arttrace.records.trajectory import AgentCall, Relation, Trajectory
-from arttrace.records.values.equal_rewards import are_equal
+from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.trajectories.sequences import why_not_trained
 from arttrace.views.web.models.tokens.learned import LearnedToken
 from arttrace.views.web.models.tokens.token_pieces import Pieces
@@ -247,5 +247,5 @@ def advantages(rewards: Mapping[str, float]) -> dict[str, Advantage]:
     if len(rewards) < 2:
         return {}
     values = tuple(rewards.values())
-    mean, equal = math.fsum(values) / len(values), are_equal(values)
+    mean, equal = exact_mean(values), are_equal(values)
     return {id: Advantage(reward, mean, len(values), 0.0 if equal else reward - mean) for id, reward in rewards.items()}
