@@ -126,6 +126,8 @@ def test_the_services_of_compose_start_what_there_is() -> None:
             parse(words, {})
         assert {volume.partition(":")[0] for volume in service.get("volumes", ())} <= COMPOSE["volumes"].keys(), name
         assert set(service.get("depends_on", ())) <= services.keys()
+    [_, *probe] = services["trainer"]["healthcheck"]["test"]
+    assert parse(probe, {}).params["check"], "it is healthy as long as a file is there"
     shared = {services[name][field] for name in working for field in ("pid", "network_mode")}
     assert shared == {"service:pause"}, "the end of one service would end others"
 

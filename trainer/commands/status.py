@@ -19,12 +19,13 @@ from arttrace.records.values.units import duration_text, quantity
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from arttrace.views.terminal import print_whole
-from trainer.daemon.state import FAILED, STOPPED, DaemonState, read_state
+from trainer.daemon.state import FAILED, STOPPED, DaemonState, last_look, read_state
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import ServingFile, find_serving
 from trainer.step.phases import Phase
 
 _EVERY_S = 0.5
+_LOOKS_WITHIN_S = 900.0
 _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", "clip_fraction", "staleness_mean")
 
 
@@ -32,19 +33,28 @@ _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", 
 @dir_option
 @click.option("--policy", help="Only this policy.")
 @click.option("--watch", is_flag=True, help="Keep showing it, until Ctrl-C.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with 1 where no daemon runs, or one that waits for groups has not looked for 15 minutes.",
+)
 @json_option
-def command(data: DataDir, policy: str | None, watch: bool, as_json: bool) -> None:
+def command(data: DataDir, policy: str | None, watch: bool, check: bool, as_json: bool) -> None:
     """Show what `arttrace train --daemon` is doing for each of its policies here, and since when.
 
     The command only reads files of the daemon and the gateway; it sends no request and does not disturb them.
     """
+    if check and watch:
+        raise click.UsageError("--check looks once: leave out --watch")
     if as_json and watch:
         raise click.UsageError("--watch is for terminals; poll `arttrace status --json` instead")
     if as_json:
         click.echo(msgspec.json.encode([_document(data, state) for state in _states(data, policy)]))
-        return
-    if not watch:
+    elif not watch:
         print_whole(_view(data, policy))
+    if check:
+        _check(data, _states(data, policy))
+    if as_json or not watch:
         return
     with Live(_view(data, policy), refresh_per_second=4) as live, contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -71,6 +81,22 @@ def _states(data: DataDir, policy: str | None) -> list[DaemonState]:
 
 def _running(data: DataDir, state: DaemonState) -> bool:
     return Checkpoints(data.policies, state.policy).writer() == state.pid
+
+
+def _check(data: DataDir, states: list[DaemonState]) -> None:
+    """Raises TrainingError unless a daemon runs, and each that runs goes on."""
+    running = [state for state in states if _running(data, state)]
+    if not running:
+        raise TrainingError(f"No daemon runs in {data.root}.", "Start it again: arttrace train --daemon")
+    for state in running:
+        idle_s = time.time() - last_look(Checkpoints(data.policies, state.policy).directory)
+        if state.state in (STOPPED, FAILED):
+            raise TrainingError(f"The daemon of {state.policy} {state.state}: {state.reason}", state.hint or None)
+        if state.state == Phase.WAIT and not state.reason and idle_s > _LOOKS_WITHIN_S:
+            raise TrainingError(
+                f"The daemon of {state.policy} has not looked for runs for {duration_text(idle_s)}.",
+                "End its process and start it again: it goes on from its last version.",
+            )
 
 
 def _document(data: DataDir, state: DaemonState) -> dict[str, Any]:

@@ -7,6 +7,7 @@ after it. What was trained on is not in it: the checkpoints' manifests decide th
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,6 +172,20 @@ def reported_steps(checkpoints: Checkpoints, store: AnyStore) -> ReportedSteps:
     with contextlib.suppress(TrainingError):  # a daemon says so
         known = read_state(checkpoints.directory)
     return ReportedSteps(checkpoints, store, known.reported if known else None)
+
+
+def note_look(directory: Path) -> None:
+    """Show that the daemon looked for runs: the file gets the time, and stays as it is."""
+    with contextlib.suppress(OSError):
+        os.utime(directory / _FILE)
+
+
+def last_look(directory: Path) -> float:
+    """When the state was written, or the daemon last looked for runs, in Unix time. Raises TrainingError."""
+    try:
+        return (directory / _FILE).stat().st_mtime
+    except OSError as error:
+        raise TrainingError(f"The daemon's state in {directory} cannot be read: {error}.") from error
 
 
 def write_state(directory: Path, state: DaemonState) -> None:

@@ -52,6 +52,7 @@ from trainer.daemon.state import (
     Pause,
     StepPlan,
     kept_or_begun,
+    note_look,
     reported_steps,
     write_state,
 )
@@ -227,6 +228,7 @@ class Daemon:
             enough = len(ready) >= config.min_groups
             if queue != self.state.queue or unscored != self.state.unscored:
                 self._note(queue=queue, unscored=unscored)
+            note_look(self._checkpoints.directory)
             if enough or (since is not None and time.monotonic() - since >= config.max_wait):
                 plan = StepPlan(step + 1, tuple(self._unscored.in_turn(ready)[: config.min_groups]))
                 self._note(plan=plan, queue=msgspec.structs.replace(queue, ready=len(ready) - len(plan.groups)))

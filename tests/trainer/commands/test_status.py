@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -149,6 +150,31 @@ def test_scenarios_that_are_skipped_for_a_while_are_counted(tmp_path: Path) -> N
     write_state(directory, DaemonState(policy="policy", queue=Queue(paused=1), pauses=pauses))
     shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
     assert "2 whose rewards were all equal, 1 group of them waits; the next is looked at again in 2 h 0 min" in shown
+
+
+@pytest.mark.parametrize(
+    ("state", "runs", "idle_s", "said"),
+    [
+        ("wait", True, 0, ""),
+        ("step", True, 9999, ""),
+        ("wait", False, 0, "No daemon runs"),
+        ("failed", True, 0, "The daemon of policy failed"),
+        ("stopped", False, 0, "No daemon runs"),
+        ("wait", True, 9999, "has not looked for runs for 2 h 46 min"),
+    ],
+)
+def test_a_check_fails_where_no_daemon_goes_on(tmp_path: Path, state: str, runs: bool, idle_s: int, said: str) -> None:
+    checkpoints = Checkpoints(DataDir(tmp_path).policies, "policy")
+    with checkpoints.only_writer() if runs else contextlib.nullcontext():
+        checkpoints.directory.mkdir(parents=True, exist_ok=True)
+        write_state(checkpoints.directory, DaemonState(policy="policy", pid=os.getpid(), state=state))
+        seen = time.time() - idle_s
+        os.utime(checkpoints.directory / "daemon.json", (seen, seen))
+        plain = CliRunner().invoke(status, ["--dir", str(tmp_path)])
+        checked = CliRunner().invoke(status, ["--dir", str(tmp_path), "--check"])
+    assert (plain.exit_code, plain.stdout) == (0, checked.stdout)
+    assert checked.exit_code == (1 if said else 0)
+    assert said in str(checked.exception or "")
 
 
 def test_groups_that_the_judge_fails_for_are_shown_with_why_and_until_when(tmp_path: Path) -> None:

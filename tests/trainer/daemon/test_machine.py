@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.system.errors import TrainingError
-from trainer.daemon.state import DaemonState, PlannedGroup, StepPlan, read_state, write_state
+from trainer.daemon.state import DaemonState, PlannedGroup, StepPlan, last_look, read_state, write_state
 from trainer.output.log import Problem
 
 
@@ -108,6 +109,20 @@ def test_calls_that_a_step_does_not_train_on_are_said(site: Site) -> None:
     site.run(max_steps=1)
     assert site.learner.trained == [{"cut-0", "cut-1"}]
     assert site.said == ["quarantined: 1 call (truncated)"]
+
+
+def test_each_look_is_shown_by_the_time_of_the_state_file(site: Site) -> None:
+    site.group("waiting", 0.5)
+    daemon = site.daemon()
+    runner = threading.Thread(target=daemon.run)
+    runner.start()
+    try:
+        until(lambda: daemon.state.queue.waiting == 1)
+        os.utime(site.checkpoints.directory / "daemon.json", (1, 1))
+        until(lambda: last_look(site.checkpoints.directory) > 1)
+    finally:
+        site.stop.set()
+        runner.join(30)
 
 
 def test_a_store_that_takes_long_to_look_at_is_looked_at_less_often(
