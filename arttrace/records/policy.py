@@ -50,6 +50,11 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
         return "dpo" if self.metrics.get("accuracy", 0.0) > 0 else "sft"
 
     @property
+    def own_runs(self) -> int:
+        """How many trajectories it was trained on itself; none where it was copied."""
+        return 0 if self.forked_from else len(self.consumed)
+
+    @property
     def numbers(self) -> dict[str, float]:
         """The metrics by their names of today, also those of a step that was stored under earlier ones."""
         renamed = {_EARLIER_NAMES[name]: value for name, value in self.metrics.items() if name in _EARLIER_NAMES}
@@ -69,8 +74,8 @@ def version_rewards(steps: Sequence[PolicyStep]) -> dict[int, float]:
 
     Returns:
         By version: a step's runs are those of the version before it, or of one as much older as their mean staleness
-        says (after a rollback, say). The newest has none yet, 0 is the base model. A fork's first version has the
-        numbers of another policy's step, which count for none.
+        says (after a rollback, say). The newest has none yet, 0 is the base model. A fork's first version may
+        have the numbers of another policy's step, which count for none.
     """
     ordered = sorted(steps, key=lambda done: done.step)
     before = [0, *(done.step for done in ordered)]

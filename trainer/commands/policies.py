@@ -223,7 +223,7 @@ def _listed(data: DataDir, checkpoints: Checkpoints) -> list[_Line]:
             version=done.version,
             time_ns=done.time_ns,
             reward=rewards.get(done.step),
-            trajectories=len(done.consumed),
+            trajectories=done.own_runs,
             tokens_trained=done.numbers.get("tokens_trained", 0.0),
             served=done.step in served,
             pruned=done.step not in whole,

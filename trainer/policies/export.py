@@ -63,7 +63,8 @@ def _merged(source: Path, base_model: Path) -> Any:
 
 def fork(source: Checkpoints, step: int, target: Checkpoints) -> PolicyStep:
     """Begin the policy of `target` as version `step` of `source`, which keeps its number: schedules go on. All that
-    `source` consumed up to it counts as consumed. Raises TrainingError when `target` has versions already."""
+    `source` consumed up to it counts as consumed; its metrics stay there. Raises TrainingError when `target` has
+    versions already."""
     if target.all_steps():
         raise TrainingError(
             f"{target.policy!r} has versions already, up to {target.policy}@{target.all_steps()[-1]}.",
@@ -80,6 +81,7 @@ def fork(source: Checkpoints, step: int, target: Checkpoints) -> PolicyStep:
         found,
         policy=target.policy,
         consumed=tuple(consumed.values()),
+        metrics={},
         time_ns=time.time_ns(),
         method="fork",
         forked_from=found.version,

@@ -361,7 +361,11 @@ _POLICY_STEPS = View(
         Column("finished", "when", as_time("time_ns")),
         Column("adapter", "the directory of the adapter"),
         Column("base_model", "what it adapts"),
-        Column("trajectories", "how many it was trained on", "json_array_length(document::JSON->'consumed')"),
+        Column(
+            "trajectories",
+            "how many it was trained on; none where it was forked",
+            "if(document::JSON->>'forked_from' IS NULL, json_array_length(document::JSON->'consumed'), 0)",
+        ),
         Column("metrics", "loss and others as JSON", "document::JSON->'metrics'"),
     ),
     """FROM policy_step_records

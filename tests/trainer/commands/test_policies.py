@@ -241,6 +241,23 @@ def test_a_fork_goes_on_from_its_version_and_from_what_that_consumed(data: DataD
     assert isinstance(run(data, "fork", "policy@4", "mine").exception, TrainingError)
 
 
+def test_what_a_version_was_trained_on_does_not_count_again_for_its_fork(data: DataDir) -> None:
+    def counted() -> tuple[int, float]:
+        lines = json.loads(run(data, "--json").stdout)
+        return sum(line["trajectories"] for line in lines), sum(line["tokens_trained"] for line in lines)
+
+    before = counted()
+    assert min(before) > 0
+    run(data, "fork", "policy@3", "mine")
+    assert counted() == before
+    mine = Checkpoints(data.policies, "mine").manifest(3)
+    assert not mine.metrics
+    with Store.open(data, create=True) as store:
+        store.append([mine])
+        _, rows = store.sql("SELECT version, trajectories FROM policy_steps WHERE policy = 'mine'")
+    assert [tuple(row) for row in rows] == [("mine@3", 0)]
+
+
 @pytest.fixture(scope="module")
 def other_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the same shape, so that its weights alone tell it apart."""

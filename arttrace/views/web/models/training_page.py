@@ -123,7 +123,7 @@ def versions(
             method=_METHODS.get(step.made_by, step.made_by),
             made_ns=step.time_ns,
             earned=earned.get(step.step),
-            runs=len(step.consumed),
+            runs=step.own_runs,
             tokens=_count(step.numbers, "tokens_trained"),
             equal_groups=_count(step.metrics, "groups_equal"),
             groups=_count(step.metrics, "groups"),
