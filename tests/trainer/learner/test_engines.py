@@ -190,8 +190,10 @@ def test_a_loss_that_is_no_number_changes_nothing(
     before, optimizer = weights(learner), copy.deepcopy(learner.optimizer.state_dict())
     sample = make_samples(1)[1]
     position = sample.sequences[0].trained.index(1)
-    # A ratio of exp(2000) overflows; with a negative advantage nothing clips it.
-    broken = Sample((changed(sample.sequences[0], position, logprobs=-2000.0),), -1.0)
+    # A ratio of exp(15) or so times such an advantage overflows; as it is negative nothing clips it.
+    broken = Sample(
+        (changed(sample.sequences[0], position, logprobs=sample.sequences[0].logprobs[position] - 15),), -1e308
+    )
     with pytest.raises(TrainingError, match="not a finite number"):
         learner.step([*make_samples(1), broken])
     assert same(before, weights(learner))
