@@ -13,7 +13,7 @@ from arttrace.records import semconv
 from arttrace.store.rows import span_membership
 from arttrace.store.rows.columns import LAST_GIVEN, REWARDS_OF_RUN
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.view_definition import Column, View, as_time, known_time, of_document, said_of_run
+from arttrace.store.rows.view_definition import OWN_RUNS, Column, View, as_time, known_time, of_document, said_of_run
 
 _SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
 _SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}
@@ -361,11 +361,7 @@ _POLICY_STEPS = View(
         Column("finished", "when", as_time("time_ns")),
         Column("adapter", "the directory of the adapter"),
         Column("base_model", "what it adapts"),
-        Column(
-            "trajectories",
-            "how many it was trained on; none where it was forked",
-            "if(document::JSON->>'forked_from' IS NULL, json_array_length(document::JSON->'consumed'), 0)",
-        ),
+        Column("trajectories", "how many it was trained on; none where it was forked", OWN_RUNS),
         Column("metrics", "loss and others as JSON", "document::JSON->'metrics'"),
     ),
     """FROM policy_step_records
