@@ -6,9 +6,10 @@ Programs written for ART run with `import arttrace.loop as art`.
 from typing import TYPE_CHECKING, Any
 
 from arttrace.loop.backend import LocalBackend
+from arttrace.loop.batches import DatasetBatch, iterate_dataset, trajectory_group_batches
 from arttrace.loop.evaluation.ruler import ruler_score_group
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
-from arttrace.loop.limits import limit_concurrency, retry
+from arttrace.loop.gathering.limits import limit_concurrency, retry
 from arttrace.loop.model import Model, TrainableModel, TrainConfig
 from arttrace.loop.remote.backend import ServerBackend
 from arttrace.loop.remote.clients import AsyncClient, Client
@@ -22,6 +23,7 @@ __all__ = [
     "ArtClient",
     "AsyncClient",
     "Client",
+    "DatasetBatch",
     "History",
     "LocalBackend",
     "Messages",
@@ -37,10 +39,12 @@ __all__ = [
     "TrajectoryGroup",
     "gather_trajectories",
     "gather_trajectory_groups",
+    "iterate_dataset",
     "limit_concurrency",
     "retry",
     "ruler",
     "ruler_score_group",
+    "trajectory_group_batches",
 ]
 
 _IN_ART = {
@@ -54,7 +58,7 @@ _IN_ART = {
     "rewards": "from arttrace.rewards import ruler, ruler_score_group",
     "skypilot": "SkyPilotBackend, from arttrace.loop",
     "trajectories": "Trajectory and TrajectoryGroup, from arttrace.loop",
-    "utils": "retry, limit_concurrency, from arttrace.loop",
+    "utils": "retry, limit_concurrency, iterate_dataset, from arttrace.loop; append litellm's choices as they are",
 }
 """What ART's other names are here."""
 

@@ -18,7 +18,7 @@ from arttrace.capture.api import flush
 from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.gathering.members import group_list, is_decorated, opened, require_member, require_own
+from arttrace.loop.gathering.members import close_rollout, group_list, is_decorated, opened, require_member, require_own
 from arttrace.loop.gathering.outcome import in_words, require_outcome, tell_of_two_rewards, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.directories import by_directory, directories_of
@@ -194,6 +194,11 @@ class TrajectoryGroup:
         found = {one.id: one for one in store.trajectories(ids=[one.id for one in self.captured])}
         self.captured = tuple(found.get(one.id, one) for one in self.captured)
 
+    def close(self) -> None:
+        """Drop the rollouts that did not begin."""
+        for rollout in self._rollouts:
+            close_rollout(rollout)
+
     async def _run(self, slots: asyncio.Semaphore, progress: GatherProgress) -> list[str]:
         """Run all rollouts; returns the ids their trajectories were given."""
         ids = [secrets.token_hex(16) for _ in self._rollouts]
@@ -208,9 +213,7 @@ class TrajectoryGroup:
             for each in running:
                 each.cancel()
             outcomes = await asyncio.gather(*running, return_exceptions=True)
-            for rollout in self._rollouts:
-                if inspect.iscoroutine(rollout):
-                    rollout.close()  # those that did not begin
+            self.close()
             raise
         finally:
             self.exceptions += (outcome for outcome in outcomes if isinstance(outcome, Exception))
@@ -291,29 +294,30 @@ async def gather_trajectory_groups(
     """
     if max_concurrency < 1:
         raise ValueError(f"max_concurrency is {max_concurrency}, below 1")
-    groups = _ungathered(groups)
+    groups = marked_as_gathered(groups, "gather_trajectory_groups")
     slots = asyncio.Semaphore(max_concurrency)
     with GatherProgress(sum(len(group._rollouts) for group in groups), pbar_desc, max_exceptions) as progress:
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(_gathered(group, slots, progress, after_each)) for group in groups]
+                running = [tasks.create_task(gathered_group(group, slots, progress, after_each)) for group in groups]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures.exceptions[0].__cause__
-    raised = [error for group in groups for error in group.exceptions]
-    captured = any(group.captured or group.ready_made for group in groups)
-    require_outcome(sum(group.size for group in groups), raised, captured=captured)
-    warn_of_what_is_missing(
-        sum(group.size for group in groups),
-        [why for group in groups for why in group.incomplete.values()],
-        sum(group.uncaptured for group in groups),
-        raised,
-    )
+    require_some(groups)
     return [group for task in running for group in task.result()]
 
 
-async def _gathered(
+def require_some(groups: Sequence[TrajectoryGroup]) -> None:
+    """Raises ArttraceError where groups that were gathered have nothing, and logs what is missing in them."""
+    size, raised = sum(group.size for group in groups), [error for group in groups for error in group.exceptions]
+    require_outcome(size, raised, captured=any(group.captured or group.ready_made for group in groups))
+    incomplete = [why for group in groups for why in group.incomplete.values()]
+    warn_of_what_is_missing(size, incomplete, sum(group.uncaptured for group in groups), raised)
+
+
+async def gathered_group(
     group: TrajectoryGroup, slots: asyncio.Semaphore, progress: GatherProgress, after_each: AfterEach | None
 ) -> list[TrajectoryGroup]:
+    """The group, its rollouts run and read back, or what `after_each` makes of it."""
     try:
         ids = await group._run(slots, progress)
     except BaseException:  # Ctrl-C, or too many raised: what rollouts returned before that was paid for
@@ -357,9 +361,9 @@ async def _run_one(
         return result
 
 
-def _ungathered(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """The groups, marked as gathered from now on. Raises ArttraceError where they cannot be."""
-    groups = group_list(groups, TrajectoryGroup, "gather_trajectory_groups")
+def marked_as_gathered(groups: Iterable[TrajectoryGroup], call: str) -> list[TrajectoryGroup]:
+    """The groups that `call` was given, gathered from now on. Raises ArttraceError where they cannot be."""
+    groups = group_list(groups, TrajectoryGroup, call)
     for group in groups:
         if group._was_gathered and group._rollouts:
             raise ArttraceError(

@@ -72,6 +72,15 @@ def is_decorated(rollout: Awaitable[Any]) -> bool:
     return getattr(rollout, "cr_code", None) is drive_coroutine.__code__
 
 
+def close_rollout(rollout: Awaitable[Any]) -> None:
+    """Drop a rollout that did not begin, and in a decorated one's coroutine the function's own."""
+    if not inspect.iscoroutine(rollout):
+        return
+    if is_decorated(rollout) and rollout.cr_frame and inspect.getcoroutinestate(rollout) == inspect.CORO_CREATED:
+        close_rollout(rollout.cr_frame.f_locals["inner"])
+    rollout.close()
+
+
 async def opened(rollout: Awaitable[Any]) -> Any:
     """The run of a rollout that opens none by itself."""
     with trajectory(name=getattr(rollout, "__name__", "rollout")) as run:

@@ -13,9 +13,9 @@ from arttrace.system.errors import ArttraceError
 
 
 class GatherProgress:
-    """Counts rollouts as they end, and shows a bar if it has a `description`."""
+    """Counts rollouts as they end, and shows a bar if it has a `description`. `total` is None where it is not known."""
 
-    def __init__(self, total: int, description: str | None, max_exceptions: int | float | None) -> None:
+    def __init__(self, total: int | None, description: str | None, max_exceptions: int | float | None) -> None:
         self._total = total
         self._bound = max_exceptions
         self._exceptions = 0
@@ -40,16 +40,7 @@ class GatherProgress:
         """Count a rollout that raised. Raises ArttraceError when there are more than allowed."""
         self._exceptions += 1
         self._show()
-        bound = self._bound
-        if bound is None:
-            return
-        allowed = bound * self._total if 0 < bound < 1 else bound
-        if self._exceptions > allowed:
-            raise ArttraceError(
-                f"{self._exceptions} of {self._total} rollouts raised, more than max_exceptions={bound}; the last:"
-                f" {error_line(error)}",
-                "Run the rollout once by itself and fix it, or allow more.",
-            ) from error
+        require_bound(error, self._exceptions, self._total or 0, "max_exceptions", self._bound)
 
     def _show(self) -> None:
         if self._bar is None:
@@ -58,3 +49,13 @@ class GatherProgress:
         failed = {"exceptions": str(self._exceptions)} if self._exceptions else {}
         self._bar.set_postfix({**means, **failed}, refresh=False)
         self._bar.update()
+
+
+def require_bound(last: Exception, raised: int, rollouts: int, name: str, bound: int | float | None) -> None:
+    """Raise ArttraceError when more of the rollouts raised than the bound allows, a share of them below 1."""
+    if bound is None or raised <= (bound * rollouts if 0 < bound < 1 else bound):
+        return
+    raise ArttraceError(
+        f"{raised} of {rollouts} rollouts raised, more than {name}={bound}; the last: {error_line(last)}",
+        "Run the rollout once by itself and fix it, or allow more.",
+    ) from last
