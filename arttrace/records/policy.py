@@ -12,12 +12,14 @@ _EARLIER_NAMES = {"trained_tokens": "tokens_trained", "learned_tokens": "tokens_
 
 
 class Consumed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One trajectory that a step was trained on, at the revision it had then. `method` is set if it is not the step's:
-    in the first version of a fork, which lists what the versions before it were trained on."""
+    """One trajectory that a step took, at the revision it had then: it was trained on it, or, if it is `set_aside`, an
+    earlier round had learned nothing from it. `method` is set if it is not the step's: in the first version of a fork,
+    which lists what the versions before it took."""
 
     trajectory_id: str
     revision: str
     method: str = ""
+    set_aside: bool = False
 
 
 class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=True):
@@ -52,13 +54,18 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
     @property
     def own_runs(self) -> int:
         """How many trajectories it was trained on itself; none where it was copied."""
-        return 0 if self.forked_from else len(self.consumed)
+        return 0 if self.forked_from else len(self.trained)
 
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics by their names of today, also those of a step that was stored under earlier ones."""
         renamed = {_EARLIER_NAMES[name]: value for name, value in self.metrics.items() if name in _EARLIER_NAMES}
         return renamed | {name: value for name, value in self.metrics.items() if name not in _EARLIER_NAMES}
+
+    @property
+    def trained(self) -> tuple[Consumed, ...]:
+        """What it was trained on: all that it consumed but what was set aside."""
+        return tuple(one for one in self.consumed if not one.set_aside)
 
     @property
     def version(self) -> str:

@@ -132,7 +132,7 @@ def fork_command(data: DataDir, version: str, name: str, base_model: str | None)
     if not (target.path(made.step) / STATE).exists():
         click.echo("  the optimizer starts afresh: retention has removed the state of this version")
     for use in target.uses():
-        click.echo(f"  inherits: {quantity(len(use.ids), 'trajectory')} trained on by {use.method}")
+        click.echo(f"  inherits: {quantity(len(use.trained), 'trajectory')} trained on by {use.method}")
 
 
 @command.command("rollback")

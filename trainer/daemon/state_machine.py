@@ -328,7 +328,9 @@ class Daemon:
 
     def _skip(self, reason: str, groups: Sequence[Group]) -> None:
         """The round made no version: its runs are not looked at again, and the next manifest names them."""
-        self._aside += tuple(Consumed(one.id, one.revision) for group in groups for one in group.trajectories)
+        self._aside += tuple(
+            Consumed(one.id, one.revision, set_aside=True) for group in groups for one in group.trajectories
+        )
         self._ready_since = None
         skips = self.state.skips + 1
         self._note(

@@ -273,7 +273,7 @@ class _Demo:
         ]
         report.write_text(markdown(steps, self._state.held_out, facts), encoding="utf-8")
         option = f"--dir {self._data.root}"
-        trained = steps[-1].consumed[:1] if steps else ()  # nothing to show when no round taught anything
+        trained = steps[-1].trained[:1] if steps else ()  # nothing to show when no round taught anything
         program = program_as_typed()
         show = [f"{program} show {one.trajectory_id[:8]} {option}" for one in trained]
         self._screen.closing(

@@ -49,12 +49,12 @@ class CheckpointError(TrainingError, MayPass):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The ids of the trajectories that version `step` was trained on by `method`, or inherited from a version as used
-    so."""
+    """Ids of what version `step` took by `method`, or inherited as taken so; it was `trained` on those not set aside."""
 
     method: str
     step: int
     ids: frozenset[str]
+    trained: frozenset[str]
     inherited_from: str = ""
 
 
@@ -149,20 +149,20 @@ class Checkpoints:
             ) from error
 
     def consumed_ids(self, method: str | None = None) -> frozenset[str]:
-        """The ids of all trajectories that any version was trained on by `method` (None: by any), those that a fork
-        inherited too."""
+        """The ids of all trajectories that any version took or inherited, by `method` (None: by any)."""
         return frozenset(id for use in self.uses() if method in (None, use.method) for id in use.ids)
 
     def uses(self) -> list[Use]:
-        """What each version was trained on, by method, in order of the versions."""
-        found: dict[tuple[int, str], set[str]] = {}
-        inherited: dict[int, str] = {}
-        for step in self.all_steps():
-            done = self.manifest(step)
-            inherited[step] = done.forked_from
-            for entry in done.consumed:
-                found.setdefault((step, entry.method or done.made_by), set()).add(entry.trajectory_id)
-        return [Use(method, step, frozenset(ids), inherited[step]) for (step, method), ids in found.items()]
+        """What each version took, by method, in order of the versions."""
+        found: list[Use] = []
+        for done in map(self.manifest, self.all_steps()):
+            by_method: dict[str, dict[str, bool]] = {}
+            for one in done.consumed:
+                by_method.setdefault(one.method or done.made_by, {})[one.trajectory_id] = one.set_aside
+            for method, taken in by_method.items():
+                trained = frozenset(id for id, aside in taken.items() if not aside)
+                found.append(Use(method, done.step, frozenset(taken), trained, done.forked_from))
+        return found
 
     def write(self, step: int, save: Callable[[Path], None], manifest: PolicyStep) -> Path:
         """Write version `step` and return its directory: `save` fills it, the manifest is added.

@@ -39,9 +39,9 @@ class ExampleTable(msgspec.Struct, frozen=True):
 def example_of(store: AnyStore, done: PolicyStep) -> ExampleTable | None:
     """One run of those that a version was trained on, another place in their list for each version. Raises StoreError
     where it is stored no more."""
-    if not done.consumed:
+    if not (trained := done.trained):
         return None
-    chosen = done.consumed[done.step % len(done.consumed)].trajectory_id
+    chosen = trained[done.step % len(trained)].trajectory_id
     for found in store.trajectories(ids=[chosen]):
         return example(found)
     raise StoreError(f"the run {chosen} is not stored any more")

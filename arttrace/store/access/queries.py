@@ -29,7 +29,7 @@ from arttrace.store.file import cancellation, reading
 from arttrace.store.file.connections import SharedFile
 from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.store.rows.beginning import read_beginning
-from arttrace.store.rows.columns import EVALUATE, GIVEN_TO, MADE_BY
+from arttrace.store.rows.columns import EVALUATE, GIVEN_TO, MADE_BY, REGROUPED
 from arttrace.store.rows.decode import read_spans
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT, is_mark
 from arttrace.store.rows.span_membership import BEGAN, SPLIT, found_on, mark_rewarded, place
@@ -40,7 +40,6 @@ from arttrace.store.rows.summary import (
     summarised,
 )
 from arttrace.store.rows.trace_links import above, any_links, below
-from arttrace.store.rows.views import REGROUPED
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories

@@ -128,3 +128,14 @@ MADE_BY: Final = """coalesce(json_extract_string(document, '$.method'), CASE
     WHEN json_extract_string(document, '$.metrics.learned_tokens') IS NULL THEN 'grpo'
     WHEN coalesce(json_extract_string(document, '$.metrics.accuracy')::DOUBLE, 0) > 0 THEN 'dpo' ELSE 'sft' END)"""
 """PolicyStep.made_by in SQL."""
+
+REGROUPED: Final = """SELECT trajectory_id, key FROM regrouped
+    QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY time_ns DESC, grouping_id DESC) = 1"""
+"""The keys that runs have by a grouping; NULL where it was taken back."""
+
+STEPS: Final = """(SELECT *, coalesce(list_filter(from_json(document::JSON->'consumed',
+                '[{"trajectory_id":"VARCHAR","revision":"VARCHAR","set_aside":"BOOLEAN"}]'),
+            lambda one: one.set_aside IS NOT TRUE), []) AS trained
+        FROM policy_step_records
+        QUALIFY row_number() OVER (PARTITION BY policy, step ORDER BY time_ns DESC, content_hash DESC) = 1)"""
+"""The optimisation steps, each with what it was `trained` on, as PolicyStep.trained has it."""

@@ -140,7 +140,7 @@ POLICY_STEPS: Final = _table(
     content_hash="VARCHAR NOT NULL",
     document="VARCHAR NOT NULL",
 )
-CONSUMPTION: Final = _table(  # what policy steps were trained on; can be rebuilt from policy_step_records
+CONSUMPTION: Final = _table(  # what policy steps took; can be rebuilt from policy_step_records
     "consumption",
     policy="VARCHAR NOT NULL",
     step="BIGINT NOT NULL",

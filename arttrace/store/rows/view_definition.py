@@ -9,9 +9,6 @@ import msgspec
 
 from arttrace.formats.imported_run import undated_in_sql
 
-OWN_RUNS = "if(document::JSON->>'forked_from' IS NULL, json_array_length(document::JSON->'consumed'), 0)"
-"""How many runs a policy step was trained on itself."""
-
 
 class Column(msgspec.Struct, frozen=True):
     """A column; without an expression it is the source's column of that name."""

@@ -11,9 +11,9 @@ from typing import Final
 from arttrace.formats.imported_run import undated_in_sql
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
-from arttrace.store.rows.columns import LAST_GIVEN, REWARDS_OF_RUN
+from arttrace.store.rows.columns import LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.view_definition import OWN_RUNS, Column, View, as_time, known_time, of_document, said_of_run
+from arttrace.store.rows.view_definition import Column, View, as_time, known_time, of_document, said_of_run
 
 _SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
 _SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}
@@ -295,10 +295,6 @@ _REWARDS = View(
         PARTITION BY {_REWARDED}, r.source, r.agent_id, r.name ORDER BY r.time_ns DESC, r.id DESC)""",  # noqa: S608
 )
 
-REGROUPED: Final = """SELECT trajectory_id, key FROM regrouped
-    QUALIFY row_number() OVER (PARTITION BY trajectory_id ORDER BY time_ns DESC, grouping_id DESC) = 1"""
-"""The keys that runs have by a grouping; NULL where it was taken back."""
-
 _GROUP = f"coalesce(any_value(g.key), {said_of_run('group_key', _IN_ORDER)})"
 _TRAJECTORIES = View(
     "trajectories",
@@ -361,35 +357,41 @@ _POLICY_STEPS = View(
         Column("finished", "when", as_time("time_ns")),
         Column("adapter", "the directory of the adapter"),
         Column("base_model", "what it adapts"),
-        Column("trajectories", "how many it was trained on; none where it was forked", OWN_RUNS),
+        Column(
+            "trajectories",
+            "how many it was trained on; none where it was forked",
+            "if(document::JSON->>'forked_from' IS NULL, len(trained), 0)",
+        ),
         Column("metrics", "loss and others as JSON", "document::JSON->'metrics'"),
     ),
-    """FROM policy_step_records
-    QUALIFY row_number() OVER (PARTITION BY policy, step ORDER BY time_ns DESC, content_hash DESC) = 1""",
+    f"FROM {STEPS}",
+)
+
+_OF_STEP = (Column("policy", "the policy"), Column("step", "the step"), Column("trajectory_id", "the trajectory"))
+_TRAINED_ON = View(
+    "trained_on",
+    "one per trajectory that a step was trained on",
+    (*_OF_STEP, Column("revision", "the revision at which it was trained on")),
+    f"FROM (SELECT policy, step, unnest(trained, recursive := true) FROM {STEPS})",  # noqa: S608
 )
 
 _CONSUMPTION = View(
     "consumption",
-    "one per trajectory that a step was trained on",
-    (
-        Column("policy", "the policy"),
-        Column("step", "the step"),
-        Column("trajectory_id", "the trajectory"),
-        Column("revision", "the revision at which it was trained on"),
-    ),
+    "one per trajectory that a step took: trained on, or set aside as it taught nothing",
+    (*_OF_STEP, Column("revision", "the revision at which it was taken")),
     "",
 )
 """A table, which is read as it is."""
 
 _MADE: Final = (
     *(_SPANS, _CALLS, _MESSAGES, _TOOL_CALLS, _HTTP_REQUESTS, _AGENTS, _REWARDS),
-    *(_TRAJECTORIES, _GROUPS, _POLICY_STEPS),
+    *(_TRAJECTORIES, _GROUPS, _POLICY_STEPS, _TRAINED_ON),
 )
 """In the order in which they can be made."""
 
 DESCRIBED: Final = (
     *(_TRAJECTORIES, _GROUPS, _AGENTS, _CALLS, _MESSAGES, _TOOL_CALLS, _HTTP_REQUESTS, _REWARDS),
-    *(_POLICY_STEPS, _CONSUMPTION, _SPANS),
+    *(_POLICY_STEPS, _TRAINED_ON, _CONSUMPTION, _SPANS),
 )
 """In the order in which they are shown."""
 

@@ -59,7 +59,7 @@ def data(tmp_path: Path, base_model: Path) -> DataDir:
             policy="policy",
             step=step,
             adapter="",
-            consumed=(Consumed(f"t{step}", "r"),),
+            consumed=(Consumed(f"t{step}", "r"), Consumed(f"equal{step}", "r", set_aside=True)),
             metrics={"reward_mean": reward, "tokens_trained": 10.0 * step},
             base_model=str(base_model),
             time_ns=step,
@@ -77,6 +77,7 @@ def test_versions_are_listed_with_the_reward_of_the_runs_they_answered(data: Dat
     assert [line["version"] for line in lines] == [f"policy@{n}" for n in range(1, 6)]
     assert [line["reward"] for line in lines] == [0.2, 0.9, 0.3, 0.4, None]
     assert {line["served"] for line in lines} == {False}
+    assert {line["trajectories"] for line in lines} == {1}, "without the one that was set aside"
     assert "policy@5" in run(data).stdout
 
 
@@ -158,7 +159,7 @@ def test_a_pruned_version_keeps_its_manifest_and_its_number(data: DataDir) -> No
     assert run(data, *arguments).stdout == "pruned: policy@1, policy@3; 3 versions left with weights\n"
     assert (checkpoints.steps(), checkpoints.all_steps()) == ([2, 4, 5], [1, 2, 3, 4, 5])
     assert [path.name for path in checkpoints.path(1).iterdir()] == ["pruned.json"]
-    assert checkpoints.consumed_ids() == {"t1", "t2", "t3", "t4", "t5"}
+    assert checkpoints.consumed_ids() == {f"{taken}{step}" for step in range(1, 6) for taken in ("t", "equal")}
     assert [line["pruned"] for line in json.loads(run(data, "--json").stdout)] == [True, False, True, False, False]
     with pytest.raises(TrainingError, match="exists already"):
         checkpoints.write(1, lambda directory: None, checkpoints.manifest(1))
@@ -230,12 +231,14 @@ def test_an_exported_adapter_is_one_that_peft_loads_and_the_merged_model_compute
 
 
 def test_a_fork_goes_on_from_its_version_and_from_what_that_consumed(data: DataDir) -> None:
-    assert run(data, "fork", "policy@3", "mine").stdout.startswith("policy@3 -> mine@3")
+    forked = run(data, "fork", "policy@3", "mine").stdout
+    assert forked.startswith("policy@3 -> mine@3")
+    assert "inherits: 3 trajectories trained on by grpo" in forked
     kept = run(data, "prune", "--keep-best", "1", "--keep-latest", "1", "--dry-run")
     assert kept.stdout.startswith("would be pruned: policy@1;"), "the base of a fork stays"
     mine = Checkpoints(data.policies, "mine")
     assert mine.steps() == [3]
-    assert mine.consumed_ids() == {"t1", "t2", "t3"}
+    assert mine.consumed_ids() == {f"{taken}{step}" for step in range(1, 4) for taken in ("t", "equal")}
     assert (mine.path(3) / "trainer_state.pt").read_text() == "3"
     assert mine.manifest(3).version == "mine@3"
     assert isinstance(run(data, "fork", "policy@4", "mine").exception, TrainingError)

@@ -382,9 +382,11 @@ def test_the_line_of_a_step_says_that_the_floor_held(capsys: pytest.CaptureFixtu
 def test_the_line_of_a_step_counts_the_runs_of_its_groups_and_none_that_were_set_aside_before() -> None:
     metrics = {"groups": 2.0, "trajectories": 8.0, "tokens_trained": 80.0, "reward_mean": 0.5, "reward_spread": 0.2}
     metrics |= {"loss": 0.1, "grad_norm": 0.5}
-    consumed = tuple(Consumed(f"t{n}", "r") for n in range(8 + 32))
+    consumed = tuple(Consumed(f"t{n}", "r", set_aside=n >= 8) for n in range(8 + 32))
     done = PolicyStep(policy="policy", step=4, adapter="policy@4", consumed=consumed, metrics=metrics)
-    assert step_line(done).startswith("policy@4: 8 trajectories in 2 groups, 80 tokens trained")
+    unnumbered = msgspec.structs.replace(done, metrics={k: v for k, v in metrics.items() if k != "trajectories"})
+    for one in (done, unnumbered):
+        assert step_line(one).startswith("policy@4: 8 trajectories in 2 groups, 80 tokens trained")
 
 
 TERMINATED_WHILE_LOADING = """

@@ -24,6 +24,8 @@ def test_equal_rewards_are_set_aside_and_named_by_the_next_manifest(site: Site) 
     site.run(max_steps=1)
     assert site.learner.trained == [{"good-0", "good-1"}]
     assert sorted(site.consumed()) == ["equal-0", "equal-1", "good-0", "good-1"]
+    trained = "SELECT trajectory_id FROM trained_on ORDER BY 1"
+    assert site.store.sql(trained)[1] == [("good-0",), ("good-1",)]
     assert site.said == [
         "1 scenario skipped for 10 min 0 s or more: rewards are all equal",
         "skipped: all rewards within each group are equal",

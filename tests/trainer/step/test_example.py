@@ -1,13 +1,16 @@
-"""A step's example where its run is stored no more."""
+"""A step's example is a run that it was trained on, and none where that is stored no more."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from recorded_runs import recorded_group
+
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from trainer.policies.checkpoints import Checkpoints
+from trainer.step.example import example_of
 from trainer.step.reporters import open_reporters
 
 
@@ -19,3 +22,12 @@ def test_a_run_that_was_pruned_is_no_example_and_costs_no_number(tmp_path: Path)
         assert reporters.catch_up([done], {}, Checkpoints(tmp_path, "policy"), empty) == {"tensorboard": 1}
     reporters.close()
     assert said == ["policy@1 is reported without an example: the run g-1 is not stored any more"]
+
+
+def test_a_run_that_was_set_aside_is_no_example(tmp_path: Path) -> None:
+    taken = Consumed("good-0", "r"), Consumed("equal-0", "r", set_aside=True), Consumed("equal-1", "r", set_aside=True)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*recorded_group("good", [0.0, 1.0]), *recorded_group("equal", [1.0, 1.0])])
+        shown = [example_of(store, PolicyStep("policy", step, "", taken)) for step in range(1, 4)]
+        assert [one.rows[0][0] for one in shown if one] == ["good-0"] * 3
+        assert example_of(store, PolicyStep("policy", 4, "", taken[1:])) is None

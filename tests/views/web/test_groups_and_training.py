@@ -6,18 +6,21 @@ import json
 import math
 import re
 from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
+from recorded_runs import recorded_group
 from starlette.testclient import TestClient
 from viewer_site import KEY, Viewer
 
-from arttrace.records.policy import PolicyStep
+from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.values.equal_rewards import exact_mean
-from arttrace.store import TrajectorySummary
+from arttrace.store import Store, TrajectorySummary
 from arttrace.system.journal.lock import acquire
+from arttrace.system.paths import DataDir
 from arttrace.views.web.app import create_app
 from arttrace.views.web.models.group_page import histogram, members, what_it_teaches
 from arttrace.views.web.models.training_page import versions
@@ -186,6 +189,31 @@ def test_what_a_group_teaches_is_said_in_words() -> None:
         said, does = what_it_teaches(runs)
         assert words in said
         assert does is teaches
+
+
+def test_a_step_was_made_from_the_runs_that_it_did_not_set_aside(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*recorded_group("good", [0.0, 1.0]), *recorded_group("equal", [1.0, 1.0])])
+        runs = sorted(store.summaries(), key=lambda run: run.id, reverse=True)
+        taken = tuple(Consumed(run.id, run.revision, set_aside=run.group == "equal") for run in runs)
+        store.append([PolicyStep("p", 1, "", taken, method="grpo")])
+        client = TestClient(create_app(store, KEY), base_url="http://localhost")
+        shown = {
+            address: client.get(address, headers={"authorization": f"Bearer {KEY}"}).text
+            for address in (
+                "/training/step?policy=p&step=1",
+                "/training",
+                "/groups/one?key=equal",
+                "/runs/equal-0/tokens",
+            )
+        }
+    step, training, group, tokens = shown.values()
+    assert "made from 2 runs" in step
+    assert set(re.findall(r'id="run-([\w-]+)"', step)) == {"good-0", "good-1"}
+    assert "2 runs more were set aside" in step
+    assert re.search(r'<td class="n">2 runs</td>', training)
+    assert "p@1" not in group
+    assert "By no step yet." in tokens
 
 
 def test_a_large_group_is_summed_up_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def _by_method(checkpoints: Checkpoints) -> list[_Uses]:
     return [
         _Uses(
             method,
-            len(frozenset().union(*(use.ids for use in uses))),
+            len(frozenset().union(*(use.trained for use in uses))),
             uses[0].step,
             uses[-1].step,
             uses[0].inherited_from if len(uses) == 1 else "",
@@ -93,8 +93,7 @@ def _by_method(checkpoints: Checkpoints) -> list[_Uses]:
 def step_line(done: PolicyStep) -> str:
     """What a new version was made of, in a line."""
     m = done.metrics
-    # Beside those of its groups a step consumes what earlier rounds of the daemon learned nothing from.
-    trajectories = quantity(int(m.get("trajectories", len(done.consumed))), "trajectory")
+    trajectories = quantity(int(m.get("trajectories", len(done.trained))), "trajectory")
     tokens = quantity(int(m["tokens_trained"]), "token")
     if "optimizer_steps" in m:
         steps = quantity(int(m["optimizer_steps"]), "optimizer step")

@@ -70,7 +70,7 @@ def _entries(reader: StoreReader, id: str) -> tuple[TranscriptEntry, ...]:
 def _steps(reader: StoreReader, runs: list[TrajectorySummary]) -> dict[str, list[str]]:
     """The policy versions that were trained on each run."""
     named = listed(run.id for run in runs[:MOST])
-    query = f"SELECT trajectory_id, policy || '@' || step FROM consumption WHERE trajectory_id IN ({named})"  # noqa: S608
+    query = f"SELECT trajectory_id, policy || '@' || step FROM trained_on WHERE trajectory_id IN ({named})"  # noqa: S608
     found: dict[str, list[str]] = {}
     for id, version in reader.sql(query):
         found.setdefault(id, []).append(version)

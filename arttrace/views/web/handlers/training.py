@@ -55,14 +55,17 @@ def step(request: Request) -> Response:
     if found is None:
         raise StoreError(f"There is no {policy}@{number} here.")
     known = {run.id: run for run in reader.runs()}
-    runs = [known[one.trajectory_id] for one in found.consumed if one.trajectory_id in known]
+    trained = found.trained
+    runs = [known[one.trajectory_id] for one in trained if one.trajectory_id in known]
     return page(
         "step.html",
         section="training",
         step=found,
         rows=[run_row(run) for run in runs],
         late=late(reader.store, runs, policy),
-        gone=len(found.consumed) - len(runs),
+        trained=len(trained),
+        gone=len(trained) - len(runs),
+        set_aside=len(found.consumed) - len(trained),
         metrics=sorted(found.numbers.items()),
     )
 

@@ -51,7 +51,7 @@ STEPS_OF_RUN = f"""SELECT c.policy, c.step, (p.metrics->>'logprob_difference_mea
     (p.metrics->>'logprob_difference_max')::DOUBLE, coalesce(p.adapter, ''),
     coalesce((SELECT arg_max({MADE_BY}, time_ns) FROM policy_step_records s
         WHERE s.policy = c.policy AND s.step = c.step), 'grpo')
-    FROM consumption c LEFT JOIN policy_steps p ON p.policy = c.policy AND p.step = c.step
+    FROM trained_on c LEFT JOIN policy_steps p ON p.policy = c.policy AND p.step = c.step
     WHERE c.trajectory_id = {{}} ORDER BY 1, 2 LIMIT 20"""  # noqa: S608
 
 
