@@ -15,7 +15,7 @@ from types import TracebackType
 
 import msgspec
 
-from arttrace.records.values.equal_rewards import exact_mean
+from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
@@ -26,9 +26,10 @@ _TABLES = """
 CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL, judged INTEGER,
     spans INTEGER) WITHOUT ROWID;
 CREATE TABLE numbers (id TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID;
-CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER, mean REAL, judged INTEGER) WITHOUT ROWID;
+CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER, mean REAL, equal INTEGER, judged INTEGER) WITHOUT ROWID;
 """
-_PLACES = """SELECT id, number, members, CASE WHEN runs.judged = groups.judged THEN reward - mean END
+_PLACES = """SELECT id, number, members,
+    CASE WHEN runs.judged = groups.judged THEN (reward - mean) * (NOT equal) END
     FROM runs JOIN numbers USING (id) JOIN groups USING (key)"""
 _BY_GROUP = """SELECT id, key, spans FROM (
     SELECT id, key, spans, start, min(start) OVER same AS first,
@@ -110,8 +111,9 @@ class RunIndex:
                     rewards[with_judge].append(reward)
             if count > 1:
                 scale = judged_part_counts(len(judged), len(by_code))
-                mean = exact_mean(rewards[scale]) if len(rewards[scale]) > 1 else None
-                insert("INSERT INTO groups VALUES (?, ?, ?, ?)", [key, count, mean, scale])
+                compared = rewards[scale]
+                mean = exact_mean(compared) if len(compared) > 1 else None
+                insert("INSERT INTO groups VALUES (?, ?, ?, ?, ?)", [key, count, mean, are_equal(compared), scale])
 
     def places(self, ids: list[str]) -> dict[str, Place]:
         """Of those of these runs that are in a group of two or more."""

@@ -145,6 +145,17 @@ def test_short_inputs_of_many_runs_are_not_all_remembered() -> None:
     assert len(recent._of_trace) < 50_000
 
 
+def test_rewards_that_differ_by_their_rounding_alone_have_no_advantage(store: Store) -> None:
+    """As training and the viewer have it."""
+    rewards = [0.1 + 0.2, 0.3, 0.3]
+    store.append(recorded_group("h", rewards))
+    assert rewards[0] > rewards[1]
+    with RunIndex(store, RunFilter(group="h")) as runs:
+        runs.number_groups()
+        places = runs.places([f"h-{number}" for number in range(3)])
+    assert {one.advantage for one in places.values()} == {0.0}
+
+
 def test_only_runs_that_can_be_compared_have_an_advantage(store: Store) -> None:
     """Complete ones, whose rewards are on one scale: what a step compares."""
     given = recorded_group("h", [0.0, 1.0, 1.0, 0.5, 0.0])
