@@ -54,5 +54,6 @@ def test_tools_with_integers_that_no_parquet_column_holds_are_counted(tmp_path: 
         store_one(data, run)
     said = write_dataset(data, tmp_path / "x.parquet", "verl-sft")
     assert "1 conversation left out: tool definitions with integers beyond 64 bits" in said
+    assert "1 row of 1 run in" in said
     [row] = pq.read_table(tmp_path / "x.parquet").to_pylist()
     assert row["tools"][0]["function"]["parameters"] == {"maximum": 2**63 - 1}

@@ -78,6 +78,7 @@ def test_tools_that_parquet_would_fill_with_nulls_are_counted(tmp_path: Path) ->
         store_one(data, run)
     said = write_dataset(data, tmp_path / "x.parquet", "verl-sft")
     assert "1 conversation left out: tool definitions that differ in shape" in said
+    assert "2 rows of 2 runs in" in said
     assert [row["tools"] for row in pq.read_table(tmp_path / "x.parquet").to_pylist()] == [
         [tool("a", x="string")],
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -78,8 +78,13 @@ class Written(msgspec.Struct):
     lost: dict[str, int] = {}
 
     def leave_out(self, reason: str) -> None:
-        """Counts a conversation whose row the file cannot hold."""
+        """Counts a conversation whose row, the last that `selected_rows` gave, the file cannot hold."""
         _count(self.conversations_left_out, {reason: 1})
+
+    @property
+    def refused(self) -> int:
+        """How many conversations are left out so far."""
+        return sum(self.conversations_left_out.values())
 
     def said(self) -> Iterator[str]:
         """A line for each reason, the most frequent first."""
@@ -163,13 +168,15 @@ def _conversations(form: Form, run: Trajectory, good: bool, written: Written) ->
     made = 0
     for conversation in found:
         with _counting(written.conversations_left_out):
-            if form is Form.VERL_SFT:
-                yield verl.sft_row(conversation, trajectory_reward(run))
-                made += 1
-            else:
-                for row in chat.rows(form, conversation, good=good):
-                    yield row
-                    made += 1
+            rows: Iterable[Row] = (
+                [verl.sft_row(conversation, trajectory_reward(run))]
+                if form is Form.VERL_SFT
+                else chat.rows(form, conversation, good=good)
+            )
+            for row in rows:
+                refused = written.refused
+                yield row
+                made += written.refused == refused
     written.runs += bool(made)
 
 
