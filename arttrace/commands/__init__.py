@@ -197,7 +197,7 @@ def main(program: str | None = None) -> None:
     _print_whatever_it_is()
     try:
         with ended_as_by_ctrl_c():
-            cli.main(prog_name=program, standalone_mode=False)
+            cli.main(prog_name=program, standalone_mode=False, color=_colour())
     except ArttraceError as error:
         _fail(error)
     except (OSError, ImportError) as error:
@@ -229,8 +229,13 @@ def _print_whatever_it_is() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _colour() -> bool | None:
+    """False where NO_COLOR wants none; None where a terminal has colours, and nothing else."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
 def _fail(error: ArttraceError) -> NoReturn:
-    click.secho(f"error: {error.message}", fg="red", err=True)
+    click.secho(f"error: {error.message}", fg="red", err=True, color=_colour())
     if error.hint:
         click.echo(error.hint, err=True)
     sys.exit(1)

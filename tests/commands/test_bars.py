@@ -137,6 +137,17 @@ def test_an_error_stands_below_the_bar() -> None:
     assert done.has_cursor
 
 
+@pytest.mark.parametrize(("environ", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)])
+@pytest.mark.parametrize("command", ["doctor", "show"])
+def test_what_is_said_has_no_colour_where_none_is_wanted(
+    environ: dict[str, str], is_coloured: bool, command: str, tmp_path: Path
+) -> None:
+    """A check's state, and an error: both are red."""
+    arguments = {"doctor": ["doctor", "--dir", str(tmp_path)], "show": ["show", "nothing", "--dir", str(tmp_path)]}
+    drawn = on_a_terminal(COMMAND, *arguments[command], environ=environ)
+    assert ("\x1b[3" in drawn.sent) is is_coloured, drawn.sent
+
+
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"TERM": "dumb", "FORCE_COLOR": "1"}])
 def test_a_terminal_that_only_prints_gets_lines(environ: dict[str, str]) -> None:
     done = on_a_terminal(SLOW, "slow", "ends", environ=environ)
