@@ -49,7 +49,7 @@ class CheckpointError(TrainingError, MayPass):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Ids of what version `step` took by `method`, or inherited as taken so; it was `trained` on those not set aside."""
+    """Ids of what version `step` took by `method`, or inherited as taken so; `trained` are those not set aside."""
 
     method: str
     step: int

@@ -17,7 +17,7 @@ from arttrace.views.web.addresses import WithIds
 from arttrace.views.web.guard import AccessGuard
 from arttrace.views.web.handlers import annotate, groups, run, runs, tokens, training
 from arttrace.views.web.rendering import STATIC, page
-from arttrace.views.web.store_reader import StoreReader
+from arttrace.views.web.store_reader import NotHere, StoreReader
 
 
 def create_app(store: AnyStore, key: str, *, anywhere: bool = False) -> ASGIApp:
@@ -51,7 +51,7 @@ def create_app(store: AnyStore, key: str, *, anywhere: bool = False) -> ASGIApp:
             Route("/runs/{id:id}", run.show),
             Mount("/static", _Kept(StaticFiles(directory=STATIC))),
         ],
-        exception_handlers={StoreError: _store_error, HTTPException: _http_error},
+        exception_handlers={NotHere: _not_here, StoreError: _store_error, HTTPException: _http_error},
     )
     app.state.reader = StoreReader(store)
     return AccessGuard(app, key, anywhere=anywhere)
@@ -79,6 +79,12 @@ def _home(_request: Request) -> Response:
 def _store_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
     return page("message.html", 409, title="The store cannot answer", text=error.message, hint=error.hint)
+
+
+def _not_here(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, NotHere)
+    title = f"There is no such {error.what}"
+    return page("message.html", HTTPStatus.NOT_FOUND, title=title, text=error.message, hint=error.hint)
 
 
 def _http_error(_request: Request, error: Exception) -> Response:

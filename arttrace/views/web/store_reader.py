@@ -34,6 +34,14 @@ _SEARCHES = 16
 T = TypeVar("T")
 
 
+class NotHere(StoreError):
+    """What was asked for by name is not in the store; `what` is the kind of it: a run, a group."""
+
+    def __init__(self, what: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.what = what
+
+
 class _Mark(NamedTuple):
     """What distinguishes one state of the store from another."""
 
@@ -126,9 +134,8 @@ class StoreReader:
             return beginning[0]
         if beginning:
             raise StoreError(f"{len(beginning)} runs begin with {id_or_prefix!r}.", "Give more of the id.")
-        raise StoreError(
-            f"There is no run {id_or_prefix!r} here.", "It may have been pruned; the list has those there are."
-        )
+        hint = "It may have been pruned; the list has those there are."
+        raise NotHere("run", f"There is no run {id_or_prefix!r} here.", hint)
 
     def changed(self) -> None:
         """Something was written: the next question looks again."""

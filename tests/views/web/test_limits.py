@@ -324,5 +324,5 @@ def test_a_run_of_many_sequences_is_explained_in_steps_by_their_number(store: St
 def test_a_block_of_a_sequence_that_there_is_not_is_said(client: TestClient, store: Store) -> None:
     store.append([call("r", text="hello")])
     answer = client.get("/rows/tokens/r?sequence=7&from=0")
-    assert answer.status_code == 409
-    assert "sequence" in answer.text
+    assert answer.status_code == 404
+    assert "There is no sequence 7 in this run." in answer.text

@@ -104,10 +104,34 @@ def test_a_run_is_copied_as_json_and_as_markdown(viewer: Viewer) -> None:
     assert "Plan a day in Bergen" in httpx.get(f"{address}/run.md", headers=TOLD).text
 
 
-def test_a_run_that_is_not_there_is_said(viewer: Viewer) -> None:
-    answer = httpx.get(f"{viewer.url}/runs/nothing", headers=TOLD)
-    assert answer.status_code == 409
-    assert "There is no run" in answer.text
+@pytest.mark.parametrize(
+    ("address", "title", "words"),
+    [
+        ("/runs/nothing", "no such run", "There is no run &#39;nothing&#39; here."),
+        ("/runs/nothing/tokens", "no such run", "There is no run &#39;nothing&#39; here."),
+        ("/runs/nothing/spans/s", "no such run", "There is no run &#39;nothing&#39; here."),
+        ("/runs/nothing/run.json", "no such run", "There is no run &#39;nothing&#39; here."),
+        ("/rows/transcript/nothing?from=0", "no such run", "There is no run &#39;nothing&#39; here."),
+        ("/runs/{id}/spans/nothing", "no such span", "There is no span &#39;nothing&#39; in this run."),
+        ("/runs/{id}/spans/nothing/span.json", "no such span", "There is no span &#39;nothing&#39; in this run."),
+        ("/rows/tokens/{id}?sequence=99&from=0", "no such sequence", "There is no sequence 99 in this run."),
+        ("/groups/one?key=nothing", "no such group", "There is no group &#39;nothing&#39; here."),
+        ("/training?policy=nothing", "no such policy", "There is no policy &#39;nothing&#39; here."),
+        ("/training/step?policy=policy&step=99", "no such version", "There is no policy@99 here."),
+        ("/elsewhere", "Not Found", "There is no such page."),
+    ],
+)
+def test_what_is_not_there_is_said(viewer: Viewer, address: str, title: str, words: str) -> None:
+    answer = httpx.get(viewer.url + address.format(id=run_id(viewer, "lisbon week")), headers=TOLD)
+    assert answer.status_code == 404
+    assert title in answer.text
+    assert words in answer.text
+
+
+def test_what_is_said_of_a_run_that_is_not_there_is_refused(viewer: Viewer) -> None:
+    headers = TOLD | {"origin": viewer.url}
+    answer = httpx.post(f"{viewer.url}/runs/nothing/rewards", data={"value": "1"}, headers=headers)
+    assert (answer.status_code, "There is no run" in answer.text) == (404, True), answer.text
 
 
 def test_the_page_of_a_large_run_says_at_once_that_it_is_being_read(

@@ -7,13 +7,12 @@ from starlette.responses import Response
 
 from arttrace.store import TrajectorySummary
 from arttrace.store.sql_text import listed
-from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import is_group
 from arttrace.views.web.handlers.request_fields import reader_of
 from arttrace.views.web.models.group_page import compare, group_row, group_rows, members
 from arttrace.views.web.models.transcript import TranscriptEntry, transcript
 from arttrace.views.web.rendering import page
-from arttrace.views.web.store_reader import StoreReader
+from arttrace.views.web.store_reader import NotHere, StoreReader
 
 MOST = 500
 BESIDE = 4
@@ -45,7 +44,7 @@ def one(request: Request) -> Response:
     reader, key = reader_of(request), request.query_params.get("key", "")
     runs = [run for run in reader.runs() if run.group == key] or [run for run in reader.runs() if is_group(key, run)]
     if not runs:
-        raise StoreError(f"There is no group {key!r} here.", "The list of groups has those there are.")
+        raise NotHere("group", f"There is no group {key!r} here.", "The list of groups has those there are.")
     found = members(runs, reader.newest_steps(), _steps(reader, runs))
     wanted = request.query_params.getlist("run")
     chosen = [member for member in found if member.row.id in wanted][:BESIDE]

@@ -14,7 +14,7 @@ from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.store.access.late_spans import late
 from arttrace.system.addresses import is_http
-from arttrace.system.errors import ArttraceError, StoreError
+from arttrace.system.errors import ArttraceError
 from arttrace.trajectories import sequences
 from arttrace.views.costs.prices import load_prices
 from arttrace.views.costs.usage import cost_of_run, cost_words
@@ -37,7 +37,7 @@ from arttrace.views.web.models.run_page import (
 from arttrace.views.web.models.transcript import TranscriptEntry, matching, transcript
 from arttrace.views.web.models.waterfall import Bar, waterfall
 from arttrace.views.web.rendering import page
-from arttrace.views.web.store_reader import StoreReader
+from arttrace.views.web.store_reader import NotHere, StoreReader
 
 ENTRIES, BARS, ROWS, SPANS = 40, 120, 80, 200
 """How many a block has, of each."""
@@ -197,7 +197,7 @@ def span(request: Request) -> Response:
     span_id = request.path_params["span_id"]
     found = versions_of(reader.spans(summary.id), span_id)
     if not found:
-        raise StoreError(f"There is no span {span_id!r} in this run.")
+        raise NotHere("span", f"There is no span {span_id!r} in this run.")
     call = next((one.call for one in reader.trajectory(summary.id).calls if one.call.span_id == span_id), None)
     command = as_curl(call) if call is not None else ""
     return page(
@@ -215,7 +215,7 @@ def span_json(request: Request) -> Response:
     span_id = request.path_params["span_id"]
     found = versions_of(reader_of(request).spans(request.path_params["id"]), span_id)
     if not found:
-        raise StoreError(f"There is no span {span_id!r} in this run.")
+        raise NotHere("span", f"There is no span {span_id!r} in this run.")
     return PlainTextResponse(as_json(found[0]), media_type="application/json")
 
 

@@ -11,7 +11,6 @@ from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.rewards.combine import rewards_on_one_scale
 from arttrace.store import TrajectorySummary
 from arttrace.store.sql_text import quoted
-from arttrace.system.errors import StoreError
 from arttrace.trajectories import sequences
 from arttrace.views.web.addresses import escaped
 from arttrace.views.web.handlers.request_fields import integer, reader_of
@@ -39,7 +38,7 @@ from arttrace.views.web.models.tokens.token_page import (
 )
 from arttrace.views.web.models.tokens.token_pieces import Pieces, pieces_of_run
 from arttrace.views.web.rendering import page
-from arttrace.views.web.store_reader import StoreReader
+from arttrace.views.web.store_reader import NotHere, StoreReader
 
 TOKENS = 600
 """How many a block has."""
@@ -92,7 +91,7 @@ def rows(request: Request) -> Response:
     made, _ = _sequences(reader, id)
     number = integer(request, "sequence")
     if number >= len(made):
-        raise StoreError(f"There is no sequence {number} in this run.")
+        raise NotHere("sequence", f"There is no sequence {number} in this run.")
     computed = _learned(reader, id, made[number], number)
     pieces = _pieces(reader, reader.run(id))
     found = tokens(made[number], pieces, integer(request, "from"), TOKENS, computed.tokens if computed else {})

@@ -8,7 +8,6 @@ from starlette.responses import Response
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.late_spans import late
-from arttrace.system.errors import StoreError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.journal.lock import lives_and_holds
 from arttrace.system.paths import DataDir
@@ -16,6 +15,7 @@ from arttrace.views.web.handlers.request_fields import integer, reader_of
 from arttrace.views.web.models.run_list import run_row
 from arttrace.views.web.models.training_page import DaemonStatus, ServedPolicy, charts, doing, versions
 from arttrace.views.web.rendering import page
+from arttrace.views.web.store_reader import NotHere
 
 MOST_VERSIONS = 1000
 
@@ -27,7 +27,9 @@ def show(request: Request) -> Response:
     daemons = {one.policy: one for one in _daemons(reader.store.data)}
     names = sorted({*newest, *daemons})
     wanted = request.query_params.get("policy", "")
-    policy = wanted if wanted in names else names[0] if names else ""
+    if wanted and wanted not in names:
+        raise NotHere("policy", f"There is no policy {wanted!r} here.", "Training has those there are.")
+    policy = wanted or next(iter(names), "")
     steps = reader.store.policy_steps(policy) if policy else []
     daemon = daemons.get(policy)
     evaluated = read_evaluations(reader.store.data, policy) if policy else {}
@@ -53,7 +55,7 @@ def step(request: Request) -> Response:
     reader, policy, number = reader_of(request), request.query_params.get("policy", ""), integer(request, "step")
     found = next((one for one in reader.store.policy_steps(policy) if one.step == number), None)
     if found is None:
-        raise StoreError(f"There is no {policy}@{number} here.")
+        raise NotHere("version", f"There is no {policy}@{number} here.")
     known = {run.id: run for run in reader.runs()}
     trained = found.trained
     runs = [known[one.trajectory_id] for one in trained if one.trajectory_id in known]
