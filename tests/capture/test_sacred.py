@@ -213,7 +213,7 @@ def whole(program: Program) -> list[Any]:
     seen = program.run()
     arttrace.flush(FLUSH_S)
     lifecycle.at_exit()
-    lifecycle._replaced.clear()
+    lifecycle._outlasted.clear()
     return seen
 
 

@@ -6,9 +6,10 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.settings import NONE, Settings
@@ -22,9 +23,21 @@ if TYPE_CHECKING:
     from arttrace.capture.export.recorder import Recorder
     from arttrace.capture.export.spool import Counts
 
+
+class _Outlasted(NamedTuple):
+    """A recorder that was replaced, its counts when it was closed, and itself once more while it has work; later it is
+    held by what is still open under it, and by nothing else."""
+
+    recorder: ref[Recorder]
+    counts: Counts
+    at_work: Recorder | None
+
+
 _lock = native_threads.Lock()
 _recorder: Recorder | None = None
-_replaced: list[Recorder] = []  # their open scopes may still end
+_outlasted: list[_Outlasted] = []
+_gone: Counts | None = None
+"""Of those that were replaced, and that nothing holds any more."""
 _exiting = Guard("the flush at exit", background=True)
 
 _DELIVER_AT_EXIT_S = 5.0  # to a collector that answers; the rest stays in the outbox
@@ -65,14 +78,37 @@ def configure(settings: Settings | None = None, *, renew: bool = False) -> Recor
                 return _recorder
             _recorder.retire()
             if not _recorder.settings.disabled:
-                _replaced.append(_recorder)
+                _outlasted.append(_Outlasted(ref(_recorder), _recorder.counts(), _recorder))
+            _let_go()
         atexit.unregister(at_exit)
         if not settings.disabled:
             atexit.register(at_exit)
-            for each in _replaced:
+            for each in _outlasting():
                 each.is_off = False
         _recorder = Recorder(settings)
         return _recorder
+
+
+def _let_go() -> None:
+    """Hold none of the replaced that has nothing to do: a program may configure capture for each of its runs."""
+    global _outlasted, _gone
+    _gone = _sum(_counts_of_gone())
+    kept: list[_Outlasted] = []
+    for one in _outlasted:
+        if (recorder := one.recorder()) is None:
+            continue
+        if recorder.counts() != one.counts:  # a run ended under it since
+            recorder.retire()
+        kept.append(_Outlasted(ref(recorder), recorder.counts(), recorder if recorder.has_work else None))
+    _outlasted = kept
+
+
+def _outlasting() -> list[Recorder]:
+    return [recorder for one in _outlasted if (recorder := one.recorder()) is not None]
+
+
+def _counts_of_gone() -> list[Counts]:
+    return [*([_gone] if _gone is not None else []), *(one.counts for one in _outlasted if one.recorder() is None)]
 
 
 def _leave_wish(settings: Settings) -> None:
@@ -130,7 +166,7 @@ def shutdown(timeout_s: float | None) -> bool:
 
 
 def _at_work() -> list[Recorder]:
-    return [*(each for each in _replaced if each.has_work), recorder()]
+    return [*(each for each in _outlasting() if each.has_work), recorder()]
 
 
 def _countdown(timeout_s: float | None) -> Callable[[], float | None]:
@@ -159,9 +195,13 @@ def hand_over(timeout_s: float) -> None:
 def counts() -> Counts:
     """What became of this process's records so far: spooled, refused for want of disk or memory, delivered; and its
     runs that sampling left out."""
+    return _sum([*_counts_of_gone(), *(each.counts() for each in _all())])
+
+
+def _sum(of_each: Iterable[Counts]) -> Counts:
     from arttrace.capture.export.spool import Counts
 
-    of_each = [each.counts() for each in _all()]
+    of_each = list(of_each)
     return Counts(
         recorded=sum(each.recorded for each in of_each),
         refused=sum(each.refused for each in of_each),
@@ -172,7 +212,7 @@ def counts() -> Counts:
 
 
 def _all() -> list[Recorder]:
-    return [*_replaced, *([_recorder] if _recorder is not None else [])]
+    return [*_outlasting(), *([_recorder] if _recorder is not None else [])]
 
 
 def finish_all(guard: Guard) -> None:
@@ -196,10 +236,11 @@ def at_exit() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _lock
-    _lock = native_threads.Lock()
+    global _lock, _outlasted, _gone
+    _lock, _gone = native_threads.Lock(), None
     for each in _all():
         each.after_fork_in_child()
+    _outlasted = [_Outlasted(ref(each), each.counts(), None) for each in _outlasting()]
 
 
 if hasattr(os, "register_at_fork"):
