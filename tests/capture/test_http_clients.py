@@ -180,6 +180,18 @@ READINGS: dict[str, Callable[[requests.Response], Any]] = {
     "lines of the file": lambda answer: list(answer.raw),
     "the file": lambda answer: (answer.raw.read(3), answer.raw.read()),
     "into a buffer": lambda answer: (answer.raw.readinto(bytearray(4096)), answer.raw.readinto(bytearray(4096))),
+    "line by line": lambda answer: list(iter(answer.raw.readline, b"")),
+    "parts of lines": lambda answer: list(iter(lambda: answer.raw.readline(5), b"")),
+    "all lines": lambda answer: answer.raw.readlines(),
+    "the next line": lambda answer: list(iter(lambda: next(answer.raw, None), None)),
+    "as text": lambda answer: list(io.TextIOWrapper(answer.raw)),
+    "by a buffer": lambda answer: list(io.BufferedReader(answer.raw)),
+    "some at a time": lambda answer: list(iter(lambda: answer.raw.read1(9), b"")),
+}
+OF_URLLIB3: dict[str, Callable[[requests.Response], Any]] = {
+    "what is there": lambda answer: list(iter(answer.raw.read1, b"")),
+    "as data": lambda answer: (answer.raw.data, answer.raw.data),
+    "as JSON": lambda answer: answer.raw.json(),
 }
 
 
@@ -196,6 +208,33 @@ def test_what_requests_reads_from_a_file_is_read_and_recorded_as_well(how: str, 
     assert ask() == bare
     (call,) = spans()
     assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT
+
+
+@pytest.mark.parametrize("how", READINGS | OF_URLLIB3)
+def test_whatever_reads_the_response_of_urllib3_is_tapped(how: str, server: ModelServer, spans: Spans) -> None:
+    def ask() -> Any:
+        url, stream = server.url + "/chat/completions", how != "as JSON"
+        with requests.post(url, json=body("m", stream), headers=HEADERS, stream=True) as answer:
+            read = (READINGS | OF_URLLIB3)[how](answer)
+            return answer.raw.closed, answer.raw.tell(), read if isinstance(read, dict) else None
+
+    with arttrace.no_capture():
+        bare = ask()
+    assert ask() == bare
+    (call,) = spans()
+    assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT
+    assert semconv.INTERRUPTED not in call.attributes
+
+
+def test_a_response_of_urllib3_that_is_left_early_is_closed_there(server: ModelServer, spans: Spans) -> None:
+    with requests.post(server.url + "/chat/completions", json=body("m", True), headers=HEADERS, stream=True) as answer:
+        with answer.raw as raw:
+            lines = [raw.readline() for _ in range(6)]
+        (call,) = spans()
+    assert b"content" in b"".join(lines)
+    assert call.attributes[semconv.INTERRUPTED] == "closed"
+    said = json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"]
+    assert TEXT.startswith(said)
 
 
 async def test_a_session_of_aiohttp_with_a_base_url_is_asked_for_the_rest_of_it(

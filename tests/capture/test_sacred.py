@@ -232,14 +232,15 @@ SHELLS = {
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
     "patches.http_spans": "_begin _answered",
-    "patches.requests_aiohttp": "_begin_aiohttp _begin_requests TappedRaw.stream TappedRaw._tapped",
+    "patches.requests_aiohttp": "_begin_aiohttp _begin_requests",
+    "calls.tapped_raw": "TappedRaw.stream TappedRaw._tapped",
     "calls.routing": "apply",
     "patches.threads": "in_flow",
     "context.flow": "current_flow set_flow",
     "base.guard": "Guard.__enter__ Guard.__exit__",
     "patches.hooks": "install",
     "export.recorder": "Recorder._work",
-    "export.lifecycle": "at_exit _all",
+    "export.lifecycle": "at_exit _all _outlasting",
 }
 """What stands around the guards and so cannot be under one: the public names and the frames that the user's own code
 runs in, each with its work under a guard inside, and what only reads or writes a variable."""

@@ -20,10 +20,11 @@ from opentelemetry.trace import get_current_span
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls.followed_call import FollowedCall
 from arttrace.capture.calls.http_request import OpenHttpRequest, requesting_position
-from arttrace.capture.patches.httpx import current_call, not_answered, taps
+from arttrace.capture.calls.tapped_raw import TappedRaw
+from arttrace.capture.patches.httpx import Tap, current_call, not_answered, taps
 from arttrace.capture.patches.otel_tracers import followed_by
 from arttrace.capture.patches.registry import patch
-from arttrace.capture.patches.requests_aiohttp import TappedRaw, tap_reader, tapped_reader
+from arttrace.capture.patches.requests_aiohttp import tap_reader, tapped_reader
 
 _unsent: ContextVar[OpenHttpRequest | None] = ContextVar("arttrace_unsent_http_request", default=None)
 """The request of aiohttp's that was begun here, and not sent yet."""
@@ -127,7 +128,8 @@ def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
                 begun.answered(response.status_code, response.headers, response.content)
             else:
                 begun.response_size = getattr(raw, "tell", None)  # what came over the wire, whatever is made of it
-                response.raw = TappedRaw(raw, begun, begun.answered(response.status_code, response.headers))
+                attempt = begun.answered(response.status_code, response.headers)
+                response.raw = TappedRaw(raw, Tap(raw, begun, attempt))
         return response
 
     return hooked

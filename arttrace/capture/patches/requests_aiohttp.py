@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
-
-import wrapt
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls import routing
 from arttrace.capture.calls.http_request import OpenHttpRequest
 from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall
+from arttrace.capture.calls.tapped_raw import TappedRaw
 from arttrace.capture.patches.httpx import Tap, Tapped, begin_plain_call, current_call, not_answered, raised, returned
 from arttrace.capture.patches.registry import patch
 
@@ -58,7 +57,7 @@ def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
                     call.answered(response.status_code, response.headers, response.content)
                 else:
                     attempt = call.answered(response.status_code, response.headers)
-                    response.raw = TappedRaw(response.raw, call, attempt)
+                    response.raw = TappedRaw(response.raw, Tap(response.raw, call, attempt))
         returned(call)
         return response
 
@@ -107,87 +106,6 @@ def _rewritten_request(session: Any, request: Any, made: routing.Rewrite, option
 
 def _bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("latin-1", "replace")
-
-
-class TappedRaw(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """What a response of requests is read from, with every way to read it tapped; what reads it inside reads it itself.
-    Mostly urllib3's response; other transports' adapters give any file, which takes less and has no `stream`."""
-
-    def __init__(self, raw: Any, call: Tapped, attempt: Any) -> None:
-        super().__init__(raw)
-        self._self_tap = Tap(raw, call, attempt)
-
-    @property
-    def stream(self) -> Callable[..., Iterator[bytes]]:
-        stream = self.__wrapped__.stream
-
-        def tapped(amt: int | None = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
-            return self._tapped(stream(amt, decode_content), decode_content)
-
-        return tapped
-
-    def read_chunked(self, amt: int | None = None, decode_content: bool | None = None) -> Iterator[bytes]:
-        return self._tapped(self.__wrapped__.read_chunked(amt, decode_content), decode_content)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._tapped(iter(self.__wrapped__), True)
-
-    def read(self, amt: int | None = None, *more: Any, **named: Any) -> bytes:
-        return self._taken(self.__wrapped__.read, amt, more, named)
-
-    def read1(self, amt: int | None = None, *more: Any, **named: Any) -> bytes:
-        return self._taken(self.__wrapped__.read1, amt, more, named)
-
-    def readinto(self, buffer: Any) -> int:
-        size: int = self.__wrapped__.readinto(buffer)
-        self._self_tap._take(bytes(buffer[:size]))
-        if not size:
-            self._self_tap._ended("complete")
-        return size
-
-    def close(self) -> None:
-        try:
-            self.__wrapped__.close()
-        finally:
-            self._self_tap._ended("closed")
-
-    def release_conn(self) -> None:
-        try:
-            self.__wrapped__.release_conn()
-        finally:
-            self._self_tap._ended("closed")
-
-    def _taken(
-        self, read: Callable[..., bytes], amt: int | None, more: tuple[Any, ...], named: dict[str, Any]
-    ) -> bytes:
-        try:
-            data = read(amt, *more, **named)
-        except BaseException as error:
-            self._self_tap._broken(error)
-            raise
-        with _tapping:
-            self._note(more[0] if more else named.get("decode_content"))
-        self._self_tap._take(data)
-        if amt is None or amt < 0 or (amt and not data):
-            self._self_tap._ended("complete")
-        return data
-
-    def _tapped(self, chunks: Iterator[bytes], decode_content: bool | None) -> Iterator[bytes]:
-        try:
-            for chunk in chunks:
-                with _tapping:
-                    self._note(decode_content)
-                self._self_tap._take(chunk)
-                yield chunk
-        except BaseException as error:
-            self._self_tap._broken(error)
-            raise
-        self._self_tap._ended("complete")
-
-    def _note(self, decode_content: bool | None) -> None:
-        """Whether urllib3 undoes the body's encoding depends on how it is read; of a file nobody does."""
-        asked = getattr(self.__wrapped__, "decode_content", False) if decode_content is None else decode_content
-        self._self_tap._attempt.body_undone = bool(asked)
 
 
 # --- aiohttp -------------------------------------------------------------------------------------------------------
