@@ -293,3 +293,68 @@ def test_the_openai_client_and_litellm_are_counted_once(server: ModelServer, spa
     assert len(calls) == 5
     for call in calls:
         assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"] == [{"type": "text", "content": TEXT}]
+
+
+class HandsOn(httpx.Client):
+    """A client that lets another one send, as those do that choose among several."""
+
+    def __init__(self, other: httpx.Client) -> None:
+        super().__init__()
+        self.other = other
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        self.other.get(f"{str(request.url).partition('/v1')[0]}/token")
+        return self.other.send(request, **options)
+
+
+class HandsOnAsync(httpx.AsyncClient):
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        async with httpx.AsyncClient() as other:
+            answer = await other.send(request, **options)
+            await answer.aread()
+            return answer
+
+
+class HandsDown(httpx.BaseTransport):
+    """A transport that does."""
+
+    def __init__(self, other: httpx.Client) -> None:
+        self.other = other
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self.other.send(request, stream=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("how", ["client", "client of a client", "transport", "async"])
+def test_a_client_that_lets_another_one_send_has_one_call_with_its_content(
+    how: str, stream: bool, server: ModelServer, spans: Spans
+) -> None:
+    asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+    options: Any = {"base_url": server.url, "api_key": "sk-secret-0123456789"}
+
+    async def ask() -> str:
+        async with openai.AsyncOpenAI(http_client=HandsOnAsync(), **options) as client:
+            answer = await client.chat.completions.create(**asked)
+            return "".join([said(chunk) async for chunk in answer]) if stream else said(answer)
+
+    def said(answer: Any) -> str:
+        choice = answer.choices[0] if answer.choices else None
+        return "" if choice is None else (choice.delta if stream else choice.message).content or ""
+
+    with httpx.Client() as other:
+        if how == "async":
+            text = asyncio.run(ask())
+        else:
+            client = {
+                "client": lambda: HandsOn(other),
+                "client of a client": lambda: HandsOn(HandsOn(other)),
+                "transport": lambda: httpx.Client(transport=HandsDown(other)),
+            }[how]()
+            answer = openai.OpenAI(http_client=client, **options).chat.completions.create(**asked)
+            text = "".join(map(said, answer)) if stream else said(answer)
+    assert text == TEXT
+    (call,) = spans()
+    assert json.loads(call.attributes[semconv.INPUT_MESSAGES])[0]["parts"][0]["content"] == "hi"
+    assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT
+    assert semconv.ATTEMPTS not in call.attributes

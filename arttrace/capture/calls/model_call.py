@@ -184,6 +184,12 @@ class ModelCall:
         """What was taken out of its run."""
         return None if self._scope is None else self._scope.run.hidden
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether a request of it is on its way."""
+        last = self._attempts[-1] if self._attempts else None
+        return last is not None and last.status is None and last.failed is None
+
     def set_apart(self) -> None:
         """More is asked within the same `request`: where that is no retry, what was answered is a call of its own. So
         middleware of the client asks another model after the first has refused."""

@@ -83,10 +83,20 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
     """The call that a request belongs to, and the same once more when the request itself begins it."""
     call = current_call.get()
     if call is not None:
-        return (call if isinstance(call, ModelCall) and call.http_client is client else None), None
+        if isinstance(call, ModelCall) and (call.http_client is client or _is_handed_on(call, request)):
+            return call, None
+        return None, None
     url = request.url
     own = begin_plain_call(client, request.method, url.path, url.host, request)
     return (own if isinstance(own, ModelCall) else None), own
+
+
+def _is_handed_on(call: ModelCall, request: Any) -> bool:
+    """Whether a request of the call's own client is sent by another one: it has a `send` that lets that one do it."""
+    with _beginning:
+        hook = sys.modules.get("arttrace.capture.patches.model_clients")
+        return hook is not None and not call.awaits_answer and hook.client_of(request) is not None
+    return False
 
 
 def _send_out(call: ModelCall, request: Any, options: dict[str, Any]) -> Any:
