@@ -135,7 +135,8 @@ REGROUPED: Final = """SELECT trajectory_id, key FROM regrouped
 
 STEPS: Final = """(SELECT *, coalesce(list_filter(from_json(document::JSON->'consumed',
                 '[{"trajectory_id":"VARCHAR","revision":"VARCHAR","set_aside":"BOOLEAN"}]'),
-            lambda one: one.set_aside IS NOT TRUE), []) AS trained
+            lambda one: one.set_aside IS NOT TRUE), []) AS trained,
+            if(document::JSON->>'forked_from' IS NULL, len(trained), 0) AS own_runs
         FROM policy_step_records
         QUALIFY row_number() OVER (PARTITION BY policy, step ORDER BY time_ns DESC, content_hash DESC) = 1)"""
-"""The optimisation steps, each with what it was `trained` on, as PolicyStep.trained has it."""
+"""The optimisation steps, each with what it was `trained` on and with its `own_runs`, as PolicyStep has them."""

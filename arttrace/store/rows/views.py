@@ -357,11 +357,7 @@ _POLICY_STEPS = View(
         Column("finished", "when", as_time("time_ns")),
         Column("adapter", "the directory of the adapter"),
         Column("base_model", "what it adapts"),
-        Column(
-            "trajectories",
-            "how many it was trained on; none where it was forked",
-            "if(document::JSON->>'forked_from' IS NULL, len(trained), 0)",
-        ),
+        Column("trajectories", "how many it was trained on; none where it was forked", "own_runs"),
         Column("metrics", "loss and others as JSON", "document::JSON->'metrics'"),
     ),
     f"FROM {STEPS}",
