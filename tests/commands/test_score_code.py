@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,37 @@ def test_each_run_is_rewarded_once_per_version_of_the_function(data: DataDir, re
         late.chat("m", [message("user", "?")], message("assistant", "6"), at=1)
         store.append(late.end())
     assert now(score(data, rewards, "--json", "--reward-version", "2", "--group", "plums")) == (1, 0)
+
+
+@pytest.mark.parametrize("first", ["file", "module"])
+def test_a_function_rewards_once_however_it_is_named(
+    data: DataDir, rewards: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.syspath_prepend(str(rewards.parent.parent))
+    names = {"file": f"{rewards}:exact", "module": f"{rewards.parent.name}.rewards:exact"}
+    second = "module" if first == "file" else "file"
+
+    def scored(spelling: str) -> tuple[int, int]:
+        return now(CliRunner().invoke(command, ["--dir", str(data.root), "--reward", names[spelling], "--json"]))
+
+    assert (scored(first), scored(second), scored(first)) == ((3, 0), (0, 3), (0, 3))
+    rewards.write_text(EXACT.replace('"6"', '"9"'))
+    for name in ("rewards", f"{rewards.parent.name}.rewards"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert scored(second) == (3, 0)
+    assert given(data) == {"run-0": 0.0, "run-1": 1.0, "run-2": 0.25}
+
+
+def test_functions_of_two_modules_reward_beside_each_other(
+    data: DataDir, rewards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(rewards.parent.parent))
+    monkeypatch.syspath_prepend(str(rewards.parent))
+    for module in ("rewards", f"{rewards.parent.name}.rewards"):
+        outcome = CliRunner().invoke(command, ["--dir", str(data.root), "--reward", f"{module}:exact", "--json"])
+        assert now(outcome) == (3, 0)
+        monkeypatch.delitem(sys.modules, module)
+    assert given(data) == {"run-0": 2.0, "run-1": 0.0, "run-2": 2.25}
 
 
 def test_a_run_that_cannot_be_rewarded_is_reported_and_the_others_are_stored(data: DataDir, rewards: Path) -> None:

@@ -42,9 +42,15 @@ class Rewarder:
     function: Callable[[Trajectory], Any]
     version: str
 
-    def reward_id(self, trajectory_id: str) -> str:
-        """The id of its reward for a run: a later version's reward replaces an earlier one's."""
-        return "code-" + hashlib.sha256(f"{self.name}\n{trajectory_id}".encode()).hexdigest()[:32]
+    def name_for(self, run: TrajectorySummary | Trajectory) -> str:
+        """The name of its reward for a run: that of an earlier one, as a later version's reward replaces it.
+
+        `package.rewards:f` and `package/rewards.py:f` are one function: a reward of the one replaces the other's.
+        """
+        given = {one.name for one in run.rewards if one.name and one.id == reward_id(one.name, run.id)}
+        if self.name in given:
+            return self.name
+        return min((name for name in given if _file_and_module(name, self.name)), default=self.name)
 
     def version_for(self, revision: str) -> str:
         """The mark of its reward for a run of this revision."""
@@ -52,8 +58,21 @@ class Rewarder:
 
     def done(self, run: TrajectorySummary) -> bool:
         """Whether this version has rewarded this revision of the run."""
-        id, version = self.reward_id(run.id), self.version_for(run.revision)
+        id, version = reward_id(self.name_for(run), run.id), self.version_for(run.revision)
         return any(one.id == id and one.version == version for one in run.rewards)
+
+
+def reward_id(name: str, trajectory_id: str) -> str:
+    """The id of the reward for a run that the function of this name gave."""
+    return "code-" + hashlib.sha256(f"{name}\n{trajectory_id}".encode()).hexdigest()[:32]
+
+
+def _file_and_module(one: str, other: str) -> bool:
+    """Whether one names a function by its file, and the other the same one by a module of that file's name."""
+    (source, _, function), (other_source, _, other_function) = one.rpartition(":"), other.rpartition(":")
+    if function != other_function or source.endswith(".py") == other_source.endswith(".py"):
+        return False
+    return source.removesuffix(".py").rpartition(".")[2] == other_source.removesuffix(".py").rpartition(".")[2]
 
 
 @dataclass
@@ -167,10 +186,10 @@ def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) 
             continue
         outcome.values.append(number)
         yield Reward(
-            id=(id := rewarder.reward_id(run.id)),
+            id=(id := reward_id(name := rewarder.name_for(run), run.id)),
             trajectory_id=run.id,
             value=number,
-            name=rewarder.name,
+            name=name,
             version=rewarder.version_for(run.revision),
             time_ns=reward_clock.now_ns(max((one.time_ns for one in run.rewards if one.id == id), default=0)),
         )
