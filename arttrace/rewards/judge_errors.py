@@ -62,6 +62,11 @@ def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> 
             f"{judge} answers with a web page, as a proxy or a login does: {why}",
             "Check --judge-base-url: it is the base of an OpenAI-compatible API, which mostly ends in /v1.",
         )
+    if base and "LLM Provider NOT provided" in str(error):
+        return JudgeUnavailable(
+            f"{judge} names no provider, as litellm's models do",
+            f"For a server with OpenAI's API it is openai/{model}.",
+        )
     if getattr(error, "status_code", None) == 404 or "LLM Provider NOT provided" in str(error):
         hint = "Name a model as litellm does, provider/model: openai/o3, anthropic/..., or openai/NAME with a base URL."
         if base:

@@ -205,8 +205,16 @@ def test_a_missing_key_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch, gro
 
 
 def test_a_model_without_a_provider(group: Group) -> None:
-    with pytest.raises(JudgeUnavailable, match="is not known"):
+    with pytest.raises(JudgeUnavailable, match="is not known") as caught:
         asyncio.run(ruler_score_group(group, "nonsense"))
+    assert "openai/o3" in (caught.value.hint or "")
+
+
+def test_a_model_of_a_server_of_ones_own_without_a_provider(judge_server: Any, group: Group) -> None:
+    with pytest.raises(JudgeUnavailable, match="names no provider") as caught:
+        asyncio.run(ruler_score_group(group, "my-judge", {"api_base": judge_server.url}))
+    assert "openai/my-judge" in (caught.value.hint or "")
+    assert judge_server.requests == []
 
 
 def test_keys_never_show(

@@ -36,7 +36,8 @@ def serve(script: Script, model: str, port: int = 0) -> Iterator[str]:
         try:
             listening.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ServingError(f"{model} cannot listen on 127.0.0.1:{port}: {error.strerror}.") from None
+            cause = f"{model} cannot listen on 127.0.0.1:{port}: {error.strerror}."
+            raise ServingError(cause, "Choose another with --port.") from None
         config = uvicorn.Config(application(script, model), log_level="error", access_log=False, lifespan="off")
         server = uvicorn.Server(config)
         # uvicorn leaves signal handlers alone outside the main thread.

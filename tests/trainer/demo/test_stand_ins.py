@@ -7,6 +7,7 @@ import sys
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from openai import OpenAI
 
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
@@ -120,3 +121,11 @@ def test_the_judge_as_a_program_scores_until_it_is_stopped():
         assert sorted(entry["score"] for entry in json.loads(reply)["scores"]) == [0.65, 1.0]
         judge.send_signal(signal.SIGINT)
         assert judge.wait(60) == 0
+
+
+def test_the_judge_names_the_option_for_another_port():
+    with stand_in.serve(stand_in_judge.reply, "other") as base:
+        port = str(httpx.URL(base).port)
+        refused = CliRunner().invoke(stand_in_judge.main, ["--port", port])
+    assert refused.exit_code == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use.\nChoose another with --port." in refused.output
