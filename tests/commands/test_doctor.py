@@ -302,6 +302,12 @@ def test_tokens_of_a_policy_that_cannot_be_trained_on(tmp_path: Path) -> None:
     found = _doctor(root)["token ids"]
     assert (found["state"], found["found"][:2]) == ("warning", "0 ")
     assert "return_token_ids" in found["hint"]
+    run = Run("b")
+    run.chat("m", [message("user", "hi")], message("assistant", "ho"), at=10)
+    with Store.open(DataDir(root)) as store:
+        store.append(run.end(at=100))
+    found = _doctor(root)["token ids"]
+    assert (found["state"], found["found"].partition("; ")[2]) == ("ok", "set aside: 1 call, no token ids")
 
 
 @pytest.mark.parametrize(

@@ -214,23 +214,29 @@ def test_responses_carry_the_same_truth_into_the_trajectory_that_their_url_names
     with openai.OpenAI(base_url=f"{site.serving.url}/r/answers/v1", api_key="arttrace") as client:
         ask: dict[str, Any] = {"input": "6 times 7?", "max_output_tokens": 8, "temperature": 0}
         whole = client.responses.create(model="policy:latest", **ask)
+        tool = {"type": "function", "name": "now", "parameters": {"type": "object", "additionalProperties": False}}
+        asked = client.responses.create(
+            model="policy", input="now?", tools=[tool], tool_choice="required", max_output_tokens=64
+        )
         stream = client.responses.create(model="policy", **ask, stream=True)
         [last] = [event for event in stream if event.type in ("response.completed", "response.incomplete")]
     assert whole.model == last.response.model == site.serving.client().status().current
     httpx.post(f"{site.serving.url}/r/answers/end", json={"reward": 1.0}).raise_for_status()
     with open_store(site.data, create=True) as store:
         [run] = store.trajectories(ids=["answers"])
-    assert (run.incomplete, len(run.calls), [reward.value for reward in run.rewards]) == ("", 2, [1.0])
+    assert (run.incomplete, len(run.calls), [reward.value for reward in run.rewards]) == ("", 3, [1.0])
     adapter = site.adapters[int(whole.model.removeprefix("policy@"))]
-    choices = [each.call.choices[0] for each in run.calls]
+    choices = [each.call.choices[0] for each in run.calls if each.call.response_id != asked.id]
     assert [len(choice.token_ids) for choice in choices] == [8, 8]
     expected = reference_logprobs(
         site.base_model, adapter, list(run.calls[0].call.prompt_token_ids), list(choices[0].token_ids)
     )
-    assert list(choices[0].logprobs) == pytest.approx(expected, abs=1e-3)
-    # Streamed, vLLM leaves out those of tokens that end inside a character: such a call is not trained on.
-    assert run.calls[1].call.prompt_token_ids == run.calls[0].call.prompt_token_ids
-    assert 0 < len(choices[1].logprobs) <= 8
+    assert run.calls[2].call.prompt_token_ids == run.calls[0].call.prompt_token_ids
+    for choice in choices:
+        assert list(choice.logprobs) == pytest.approx(expected, abs=1e-3)
+    [called] = (each.call.choices[0] for each in run.calls if each.call.response_id == asked.id)
+    assert [item.type for item in asked.output] == ["function_call"], "an answer without text"
+    assert len(called.logprobs) == len(called.token_ids) > 0
 
 
 @pytest.mark.skipif(
@@ -261,10 +267,7 @@ def test_an_agent_in_javascript_has_its_calls_in_its_trajectory(site: Site) -> N
             choice = each.call.choices[0]
             assert each.call.prompt_token_ids
             assert choice.token_ids
-            # Tokens without text are no output item of `/v1/responses`: vLLM has no place for their log-probabilities.
-            silent = choice.message is None or not choice.message.text
-            unknown = silent and names[each.agent_id] == "search"
-            assert choice.logprobs is None if unknown else len(choice.logprobs) == len(choice.token_ids)
+            assert len(choice.logprobs) == len(choice.token_ids)
 
 
 def test_completions_and_refusals(site: Site) -> None:

@@ -137,6 +137,23 @@ def test_token_ids_of_a_response_as_vllm_gives_them() -> None:
         assert semconv.TOKEN_IDS not in attributes
 
 
+def test_log_probabilities_that_stand_beside_the_token_ids_of_a_response() -> None:
+    """`arttrace serve` puts them there: a call of a tool has no text that they could be those of."""
+    call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
+    text = {"type": "output_text", "text": "a", "logprobs": [{"token": "a", "logprob": -3.0}]}
+    both = [{"type": "message", "role": "assistant", "content": [text]}, call]
+    raw = {"output_messages": [{"tokens": [1, 2], "logprobs": [-0.5, -1.5]}, {"tokens": [3], "logprobs": [-2.0]}]}
+    for items in ([call], both):
+        attributes = run("/v1/responses", response(ASK, []) | {"output": items} | raw).attributes
+        assert list(decode_logprobs(attributes[semconv.LOGPROBS])) == [-0.5, -1.5, -2.0]
+    for odd in ([], "x", [None], [{"tokens": [1]}], [{"tokens": [1, 2], "logprobs": [-0.5]}], [{"logprobs": [-0.5]}]):
+        attributes = run("/v1/responses", response(ASK, []) | {"output": both, "output_messages": odd}).attributes
+        assert list(decode_logprobs(attributes[semconv.LOGPROBS])) == [-3.0]
+    for odd in (["x"], [None], [True]):
+        raw = {"output_messages": [{"tokens": [1], "logprobs": odd}]}
+        assert semconv.LOGPROBS not in run("/v1/responses", response(ASK, []) | {"output": [call]} | raw).attributes
+
+
 def test_a_request_of_the_responses_api() -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": "u"}]},

@@ -79,8 +79,11 @@ def token_check(runs: Sequence[TrajectorySummary]) -> Check:
     for run in runs:
         reasons.update(run.quarantined)
     found = f"{trained} of {captured} sampled tokens can be trained on"
-    if trained or not reasons:
+    if not reasons:
         return Check("token ids", "ok", found)
     [(reason, count)] = reasons.most_common(1)
+    set_aside = f"{quantity(count, 'call')}, {reason}"
+    if trained:
+        return Check("token ids", "ok", f"{found}; set aside: {set_aside}")
     words, hint = WORDS.get(NotTrained(reason), (reason, ""))
-    return Check("token ids", "warning", f"{found}: {quantity(count, 'call')}, {reason}. {words}", hint)
+    return Check("token ids", "warning", f"{found}: {set_aside}. {words}", hint)

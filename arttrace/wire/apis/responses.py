@@ -79,7 +79,7 @@ def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
     span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
     if items:
         span.put_messages(semconv.OUTPUT_MESSAGES, [OutputMessage("assistant", parse_output(items), reason)])
-    logprobs = output_logprobs(items)
+    logprobs = _raw_logprobs(response.get("output_messages")) or output_logprobs(items)
     if logprobs is not None:
         span.put_tokens(semconv.LOGPROBS, encode_logprobs(logprobs))
     for key, raw, name in _TOKENS:
@@ -101,6 +101,19 @@ def _raw_tokens(messages: Any) -> list[int] | None:
     if not found or any(ids is None for ids in found):
         return None
     return [id for ids in found for id in ids or []]
+
+
+def _raw_logprobs(messages: Any) -> list[float | None] | None:
+    """The log-probabilities that `arttrace serve` puts beside these token ids; None unless each has one."""
+    found: list[float | None] = []
+    for part in messages if isinstance(messages, list) else []:
+        tokens, logprobs = (part.get("tokens"), part.get("logprobs")) if isinstance(part, dict) else (None, None)
+        if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
+            return None
+        if any(isinstance(one, bool) or not isinstance(one, float | int) for one in logprobs):
+            return None
+        found += map(float, logprobs)
+    return found or None
 
 
 def status_reason(response: dict[str, Any], items: list[Any]) -> str | None:

@@ -1,7 +1,8 @@
 """Run as a module: vLLM's API server, whose processes look for garbage seldom: they import for seconds.
 
-On a CPU its engine computes LoRAs by our functions, and is a fork of this process where that can be. A spawned engine
-imports this module as its main one, so that the same holds there.
+It returns the log-probability of every token of the Responses API. On a CPU its engine computes LoRAs by our
+functions, and is a fork of this process where that can be. A spawned engine imports this module as its main one, so
+that the same holds there.
 """
 
 import importlib.util
@@ -25,6 +26,9 @@ if __name__ in ("__main__", "__mp_main__"):
             fork_engine(sys.argv[sys.argv.index("--uds") + 1])
 
 if __name__ == "__main__":
+    from trainer.gateway.engines.vllm.response_logprobs import put_beside_tokens
+
+    put_beside_tokens()
     if importlib.util.find_spec("vllm.entrypoints.launchers"):
         from vllm.entrypoints.launchers.api_server.entry import main
 
