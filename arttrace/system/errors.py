@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_LONGEST: Final = 10_000
+_STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """Text that another program may have written, as a terminal may show it: of bounded length, its lines as they are,
+    and without control characters, which would steer the terminal, or turn the writing round."""
+    shown = _STEERING.sub("·", text[:_LONGEST].replace("\r\n", "\n"))
+    return shown if len(text) <= _LONGEST else f"{shown} ... ({len(text)} characters)"
+
 
 class ArttraceError(Exception):
     """A failure with a cause and a hint, shown by the commands without a traceback.
 
-    `message` says what is wrong in one sentence; `hint`, when there is one, says what to do about it.
+    `message` says what is wrong in one sentence; `hint`, when there is one, says what to do about it. What a server
+    said may be in both: they are `harmless`.
     """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
+        message = harmless(message)
+        hint = None if hint is None else harmless(hint)
         super().__init__(message if hint is None else f"{message}\n{hint}")
         self.message = message
         self.hint = hint

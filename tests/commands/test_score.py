@@ -125,6 +125,18 @@ def test_each_group_is_one_line_that_fits_a_page(spool_run: Callable[..., str], 
     assert end.startswith("2 of 2 groups scored now")
 
 
+def test_what_a_judge_s_server_says_cannot_steer_the_terminal(
+    judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+) -> None:
+    for reward in ("6", "9"):
+        spool_run("pears", reward)
+    judge_server.script += [judge_server.fails(401, "\x1b[2Jpaid\x1b]0;title\x07 \u202edesrever")]
+    failed = score()
+    assert failed.code == 1
+    assert "·[2Jpaid·]0;title· ·desrever" in failed.err
+    assert {"\x1b", "\x07", "\u202e"}.isdisjoint(failed.err + failed.out)
+
+
 def test_groups_are_scored_stored_and_never_paid_for_twice(
     data: DataDir,
     judge_server: Any,

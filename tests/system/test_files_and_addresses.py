@@ -13,8 +13,18 @@ import pytest
 from arttrace.store.server.metrics_text import MetricsText
 from arttrace.system import files
 from arttrace.system.addresses import is_loopback, is_loopback_authority
+from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes, replace_file, whole_file
 from arttrace.system.processes import is_alive
+
+
+def test_an_error_shows_no_control_characters_and_no_more_than_a_person_reads() -> None:
+    error = ArttraceError("a \x1b[31mred\x1b[0m\tline\r\nand\rone\x00 \x9b2J" + "x" * 10**6, "b\x1b]8;;http://c\x07")
+    assert error.message.startswith("a ·[31mred·[0m\tline\nand·one· ·2Jxxx")
+    assert len(error.message) < 11_000
+    assert error.message.endswith("... (1000033 characters)")
+    assert error.hint == "b·]8;;http://c·"
+    assert str(error) == f"{error.message}\n{error.hint}"
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from typing import Any, Literal, TextIO
 
 import click
 
+from arttrace.system.errors import harmless
+
 LogFormat = Literal["text", "json"]
 
 MAX_BYTES = 10 << 20
@@ -54,7 +56,7 @@ def same_level(line: str, text: str) -> str:
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_time(record)} {record.levelname:7} {record.getMessage()}"
+        return f"{_time(record)} {record.levelname:7} {harmless(record.getMessage())}"
 
 
 def without_time(line: str) -> str:

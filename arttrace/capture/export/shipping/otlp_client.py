@@ -27,6 +27,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import is_loopback
+from arttrace.system.errors import harmless
 
 OURS_HEADER = "x-arttrace-collector"
 _MAX_ANSWER_BYTES = 1 << 20
@@ -226,7 +227,7 @@ def read_answer(status: int, headers: http.client.HTTPMessage | Mapping[str, str
         status=status,
         taken=taken and not is_page,
         rejected=max(rejected, 0),
-        reason=reason[:_MAX_REASON],
+        reason=harmless(reason[:_MAX_REASON]),
         retry_after_s=seconds_to_wait(headers.get("retry-after", "")),
         ours=headers.get(OURS_HEADER) is not None,
     )
