@@ -46,6 +46,18 @@ def outline(chat: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     ]
 
 
+def asked_again(thoughts: str | None) -> list[tuple[Any, ...]]:
+    """The outline of what the model was asked after its tools had answered."""
+    return [
+        ("system", "You look things up.", None, []),
+        ("user", "what is x?", None, []),
+        ("assistant", "I look.", thoughts, [*CALLS.items()]),
+        ("tool", "page x", None, []),
+        ("tool", "3", None, []),
+        ("user", "Go on.", None, []),
+    ]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tool_loop_is_one_conversation(name: str, tmp_path: Path) -> None:
     run = stored(name, tmp_path)
@@ -55,15 +67,7 @@ def test_a_tool_loop_is_one_conversation(name: str, tmp_path: Path) -> None:
     thoughts = None if name in WITHOUT_THOUGHTS else "Both at once."
     assert second.relation == (Relation.EXTENDS if thoughts else Relation.TEMPLATE_DROPPED_REASONING)
     whole = conversations(run)[-1]
-    assert outline(whole.chat()) == [
-        ("system", "You look things up.", None, []),
-        ("user", "what is x?", None, []),
-        ("assistant", "I look.", thoughts, [*CALLS.items()]),
-        ("tool", "page x", None, []),
-        ("tool", "3", None, []),
-        ("user", "Go on.", None, []),
-        ("assistant", "x is 3.", None, []),
-    ]
+    assert outline(whole.chat()) == [*asked_again(thoughts), ("assistant", "x is 3.", None, [])]
     assert unsupported(whole) is None
     results = [message for message in whole.messages if message.role == "tool"]
     asked = whole.messages[2].tool_calls
@@ -120,14 +124,7 @@ def test_what_litellm_writes_of_its_calls_is_read(tmp_path: Path) -> None:
     [answer] = first.call.choices
     assert (answer.message.text, [call.name for call in answer.message.tool_calls]) == ("I look.", [*CALLS])
     assert [json.loads(call.arguments) for call in answer.message.tool_calls] == [*CALLS.values()]
-    assert outline([chat_message(message) for message in second.call.messages]) == [
-        ("system", "You look things up.", None, []),
-        ("user", "what is x?", None, []),
-        ("assistant", "I look.", None, [*CALLS.items()]),
-        ("tool", "page x", None, []),
-        ("tool", "3", None, []),
-        ("user", "Go on.", None, []),
-    ]
+    assert outline([chat_message(message) for message in second.call.messages]) == asked_again(None)
     assert (first.call.request_model, first.call.input_tokens, len(first.call.tools)) == ("m", 7, 2)
 
 
