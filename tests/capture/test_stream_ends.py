@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
@@ -67,6 +69,21 @@ async def test_an_answer_that_was_read_to_its_end_mark_has_not_failed(model: str
         assert call.status_code == 0
         assert {semconv.ERROR_TYPE, semconv.INTERRUPTED}.isdisjoint(call.attributes)
         assert call.attributes[semconv.RESPONSE_FINISH_REASONS] == ["stop"]
+
+
+def test_a_first_chunk_is_not_earlier_than_its_call_where_the_clock_was_set_back(
+    url: str, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_back(_: httpx.Request) -> None:
+        at = time.time_ns()
+        monkeypatch.setattr("time.time_ns", lambda: at - 3600 * 10**9)
+
+    http = httpx.Client(event_hooks={"request": [set_back]})
+    with http, OpenAI(base_url=url, api_key="sk-test-0123456789", max_retries=0, http_client=http) as client:
+        list(client.chat.completions.create(**{**ASKED, "model": "breaks off"}))
+    monkeypatch.undo()
+    [call] = [span for span in spans() if span.kind == 3]
+    assert call.attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] == 0
 
 
 async def test_a_run_that_fails_after_it_fails_by_itself(url: str, spans: Spans) -> None:

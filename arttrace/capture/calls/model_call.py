@@ -327,7 +327,7 @@ class ModelCall:
         if self.routed_from is not None:
             attributes[semconv.ROUTED_FROM] = self.routed_from
         if last.first_chunk_ns is not None and "event-stream" in (last.headers.get("content-type") or ""):
-            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (last.first_chunk_ns - self.start_ns) / 1e9
+            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = max(last.first_chunk_ns - self.start_ns, 0) / 1e9
         try:
             for attempt in self._attempts:
                 if attempt.request_headers is not None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,26 @@ async def test_token_truth_of_streams_errors_and_refusals_is_recorded(site: Site
     assert [span.status_code for span in chats] == [0, 2, 2, 2]
     assert chats[0].attributes["gen_ai.request.stream"] is True
     assert chats[0].attributes["gen_ai.response.time_to_first_chunk"] > 0
+
+
+async def test_a_clock_that_is_set_back_lets_no_span_end_before_it_began(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.create_task(call(site, "/r/t/search/v1/chat/completions", stream=True))
+    async with asyncio.timeout(60):
+        while not site.engine.generations:
+            await asyncio.sleep(0.005)
+    with monkeypatch.context() as clock:
+        now = time.time_ns()
+        clock.setattr("time.time_ns", lambda: now - 3600 * 10**9)
+        site.engine.release.set()
+        assert (await asked).status_code == 200
+        assert (await site.http.post("/r/t/end")).status_code == 200
+    found, spans = taken_in(site)
+    ended = [span for span in spans if span.end_ns]
+    assert (found["t"].incomplete, len(ended)) == ("", 3)
+    assert all(span.start_ns <= span.end_ns for span in ended)
+    assert all(span.attributes.get("gen_ai.response.time_to_first_chunk", 0) >= 0 for span in spans)
 
 
 async def test_a_client_that_leaves_is_recorded_and_the_trajectory_is_whole(site: Site) -> None:

@@ -274,7 +274,7 @@ class RecordedCall:
         if self.owner.trajectory is not None:
             attributes[semconv.TRAJECTORY_ID] = self.owner.trajectory
         if self._first_chunk_ns is not None and "event-stream" in self._headers.get("content-type", ""):
-            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = (self._first_chunk_ns - self.start_ns) / 1e9
+            attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = max(self._first_chunk_ns - self.start_ns, 0) / 1e9
         if decoded.failure is not None:
             attributes[semconv.ERROR_TYPE] = decoded.failure[0]
         return SpanRow(
@@ -283,7 +283,7 @@ class RecordedCall:
             parent_span_id=self.owner.parent_span_id,
             name=decoded.name,
             start_ns=self.start_ns,
-            end_ns=end_ns,
+            end_ns=max(end_ns, self.start_ns),  # earlier where the clock was set back
             kind=3,
             status_code=_ERROR if decoded.failure is not None else 0,
             status_message=decoded.failure[1] if decoded.failure is not None else "",

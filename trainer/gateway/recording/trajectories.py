@@ -282,7 +282,7 @@ class Trajectories:
             parent_span_id=span.parent_span_id,
             name=f"{semconv.OPERATION_INVOKE_AGENT} {span.name}",
             start_ns=span.start_ns,
-            end_ns=span.end_ns,
+            end_ns=span.end_ns and max(span.end_ns, span.start_ns),  # earlier where the clock was set back
             attributes={
                 semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
                 semconv.AGENT_NAME: span.name,
