@@ -23,6 +23,7 @@ from arttrace.records.values.units import quantity
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.exit_status import how_ended
 from arttrace.system.private_files import users_umask
+from arttrace.wire.content.secrets import NO_KEY
 
 _ANSWER_WITHIN_S = 30.0
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -89,7 +90,7 @@ def run_recorded(
 
 def client_environment(base_url: str, model: str, key: str | None) -> dict[str, str]:
     """The variables that make OpenAI's and Anthropic's clients, and Claude Code, ask `base_url` for `model`."""
-    shown = key or "arttrace"  # the clients insist on one
+    shown = key or NO_KEY
     return {
         "OPENAI_BASE_URL": f"{base_url}/v1",
         "OPENAI_API_BASE": f"{base_url}/v1",

@@ -23,11 +23,12 @@ from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
+from arttrace.wire.content.secrets import NO_KEY
 
 
 def api_key() -> str:
     """The gateway's key, $ARTTRACE_API_KEY; for one without a key any text, since the clients insist on one."""
-    return os.environ.get("ARTTRACE_API_KEY") or "arttrace"
+    return os.environ.get("ARTTRACE_API_KEY") or NO_KEY
 
 
 class Backend(Protocol):

@@ -17,6 +17,7 @@ from arttrace.rewards.transcript import Transcript
 from arttrace.system.errors import JudgeError
 from arttrace.system.processes import signals_after_imports
 from arttrace.system.suppression import suppress_instrumentation
+from arttrace.wire.content.secrets import NO_KEY
 
 ATTEMPTS = 4
 """How often a judge is asked at most for one group, after failures that may pass and answers that cannot be used."""
@@ -24,7 +25,6 @@ BACKOFF_S = 1.0
 """Seconds before the second attempt after a failure; doubled for each further one, with up to a quarter more."""
 _TIMEOUT_S = 600.0
 _CHARS_PER_TOKEN = 3  # below that of English text, so that a prompt of this many characters fits
-_NO_KEY = "arttrace"  # for a server of one's own that asks for no key; the client insists on one
 _READ_ALONE = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 _READ_TOO = ("ANTHROPIC_AUTH_TOKEN",)
 
@@ -146,7 +146,7 @@ async def _answer(
     structured = {"response_format": answer_format} if judge.structured else {}
     request = {"timeout": _TIMEOUT_S, **structured, "num_retries": 0, "max_retries": 0, **judge.params}
     if judge.model.startswith("openai/") and "api_base" in request and not os.environ.get("OPENAI_API_KEY"):
-        request.setdefault("api_key", _NO_KEY)
+        request.setdefault("api_key", NO_KEY)
     try:
         with suppress_instrumentation():  # a judge's call is no call of the user's agent
             response = await litellm.acompletion(model=judge.model, messages=messages, **request)

@@ -463,6 +463,27 @@ def test_a_short_key_is_no_secret_word_of_the_prompt() -> None:
     assert secrets.without_known("wrong key not-needed", is_content=False) == "wrong key [secret]"
 
 
+def test_the_key_for_a_server_that_asks_for_none_is_a_word(server: ChatServer, spans: Spans, tmp_path: Path) -> None:
+    """The one that our own documentation names, as a client insists on one."""
+    init(tmp_path)
+
+    @arttrace.trajectory(group=lambda path: path)
+    def agent(path: str) -> str:
+        with openai.OpenAI(base_url=server.url, api_key="arttrace", max_retries=0) as client:
+            client.chat.completions.create(model="m", messages=cast("Any", history(path)), user=path)
+        raise FileNotFoundError(path)
+
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            agent("/home/ann/.arttrace/x")
+        arttrace.flush()
+    for run in [span for span in spans() if span.name == "invoke_agent agent"]:
+        assert run.status_message == "/home/ann/.arttrace/x"
+        assert run.attributes[semconv.ENTRY_ARGUMENTS] == '{"path":"/home/ann/.arttrace/x"}'
+        assert run.attributes[semconv.GROUP] == "/home/ann/.arttrace/x"
+        assert semconv.MASKED not in run.attributes
+
+
 @pytest.mark.parametrize(
     "header", ["helicone-auth", "X-Portkey-API-Key", "ocp-apim-subscription-key", "x-goog-api-key"]
 )

@@ -32,6 +32,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import replayed
 from arttrace.views.labels import short_id
 from arttrace.views.run_filter import group_keys
+from arttrace.wire.content.secrets import NO_KEY
 from trainer.policies.checkpoints import Checkpoints
 from trainer.rollouts.admission import Admission
 from trainer.rollouts.replay import OnMissing, RecordedInput, ReplayPlan, plan_replay, same_entry
@@ -227,7 +228,7 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
         wanted = [route if _names_server(route) else f"{route}@{serving.url}/v1" for route in wanted]
     environment = {"ARTTRACE_ROUTE": ",".join(wanted)}
     # A model client wants a key before it asks anything; the policy's server gets its own, or none.
-    environment["OPENAI_API_KEY"] = os.environ.get("OPENAI_API_KEY") or "arttrace"
+    environment["OPENAI_API_KEY"] = os.environ.get("OPENAI_API_KEY") or NO_KEY
     key = os.environ.get("ARTTRACE_POLICY_API_KEY") or os.environ.get("ARTTRACE_API_KEY")
     return environment if key is None else {**environment, "ARTTRACE_POLICY_API_KEY": key}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
 from arttrace.system.paths import DataDir
+from arttrace.wire.content.secrets import NO_KEY
 from trainer.gateway.engines.vllm.process import GuardedProcess
 from trainer.gateway.status import ServingFile
 from trainer.output.log import make_room, without_time
@@ -36,7 +37,7 @@ class Serving:
     @property
     def client_environment(self) -> dict[str, str]:
         """The variables that lead an OpenAI client here."""
-        key = os.environ.get("ARTTRACE_API_KEY") or "arttrace"
+        key = os.environ.get("ARTTRACE_API_KEY") or NO_KEY
         return {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key}
 
     def client(self) -> GatewayClient:

@@ -15,6 +15,8 @@ from typing import Any
 from arttrace.wire.exchange import picked
 
 SECRET = "[secret]"
+NO_KEY = "arttrace"
+"""The key for clients that insist on one where the server asks for none: a word, and no secret."""
 # Those of gateways and clouds too: helicone-auth, x-portkey-api-key, ocp-apim-subscription-key, x-amz-security-token.
 _lets_in = re.compile(
     r"(?:api-?key|authorization|cookie|(?:auth|subscription)-key|-auth|-secret"
@@ -89,7 +91,7 @@ def remember_headers(headers: Mapping[str, str]) -> None:
 
 def remember(secret: str) -> None:
     """Note one secret, to be replaced from now on wherever it turns up."""
-    if secret not in _known and len(secret) >= _MIN_LENGTH:
+    if secret not in _known and len(secret) >= _MIN_LENGTH and secret != NO_KEY:
         _known[secret] = None
         while len(_known) > _MAX_KNOWN:
             _known.pop(next(iter(_known)), None)
