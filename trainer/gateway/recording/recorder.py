@@ -116,7 +116,7 @@ class GatewayRecorder:
 
     async def take(self, records: Sequence[Record]) -> None:
         """Keep what another process recorded; returns when it is on the disk. Raises Refusal (507)."""
-        await self._written(records)
+        await self._written(records, made_here=False)
 
     async def end_idle_ones(self, idle_s: float) -> None:
         """For ever end the trajectories that have been quiet for `idle_s` seconds."""
@@ -139,7 +139,7 @@ class GatewayRecorder:
             self._refuse(error, records=0)
         self._open_runs.close()
 
-    async def _written(self, records: Sequence[Record]) -> None:
+    async def _written(self, records: Sequence[Record], *, made_here: bool = True) -> None:
         done: Future[None] = Future()
 
         def write() -> None:
@@ -147,7 +147,8 @@ class GatewayRecorder:
                 for record in records:
                     self._journal.append(self._encoded(record))
                 self._journal.sync()
-                self._reward_times.note(records)
+                if made_here:
+                    self._reward_times.note(records)
             except BaseException as error:  # noqa: BLE001  whoever waits gets it
                 done.set_exception(error)
             else:

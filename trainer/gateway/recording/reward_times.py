@@ -18,13 +18,17 @@ class RewardTimes:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME
+        self._last = 0
         with contextlib.suppress(OSError, ValueError):
-            reward_clock.resume(int(self._path.read_text()))
+            self._last = int(self._path.read_text())
+            reward_clock.resume(self._last)
 
     def note(self, records: Iterable[Record]) -> None:
-        """Keep the time of the rewards among records. A disk that does not take it has refused the records before."""
+        """Keep the time of the rewards among records that were made here: another machine's clock says nothing of this
+        one. A disk that does not take it has refused the records before."""
         last = max((record.time_ns for record in records if isinstance(record, Reward)), default=0)
-        if last:
+        if last > self._last:
+            self._last = last
             with contextlib.suppress(OSError):
                 made = self._path.with_name(f".{_NAME}")
                 made.write_text(str(last))
