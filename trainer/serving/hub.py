@@ -20,6 +20,8 @@ _SHORT = {
 }
 """Names that ART's users write, and those on the hub."""
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_FOR_OTHERS = ["consolidated*", "original/*"]
+"""The same weights again, as the libraries of Mistral and Meta have them."""
 
 
 def find_base_model(given: str) -> tuple[Path, str]:
@@ -36,7 +38,7 @@ def find_base_model(given: str) -> tuple[Path, str]:
         from huggingface_hub import snapshot_download
 
     try:
-        found = Path(snapshot_download(given, allow_patterns=_FILES))
+        found = Path(snapshot_download(given, allow_patterns=_FILES, ignore_patterns=_FOR_OTHERS))
     except Exception as error:  # whatever the hub's client and the network raise
         hub = os.environ.get("HF_ENDPOINT", "the Hugging Face hub")
         raise ServingError(

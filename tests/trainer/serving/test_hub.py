@@ -27,6 +27,8 @@ FILES = {
     "config.json": json.dumps(CONFIG).encode(),
     "model.safetensors": b"weights",
     "pytorch_model.bin": b"not wanted",
+    "consolidated.safetensors": b"the same weights, in the form of Mistral's own library",
+    "original/model.safetensors": b"and in that of Meta's",
 }
 ASK = "from trainer.serving.hub import find_base_model; print(*find_base_model('acme/tiny'))"
 

@@ -108,6 +108,19 @@ def test_on_a_card_a_model_is_served_in_the_precision_that_the_learner_computes_
     assert value(engine_command(half, SOCKET, "m", cpu=True), "--dtype") == "float32"
 
 
+def test_a_model_that_is_there_in_mistrals_form_too_is_served_in_the_learners(
+    tmp_path: Path,
+) -> None:
+    """vLLM would take the other one, and with it another tokenizer and no chat template."""
+    once, twice = (EngineOptions(tmp_path / name, read_model(model(tmp_path / name))) for name in ("once", "twice"))
+    for name in ("consolidated.safetensors", "params.json"):
+        (tmp_path / "twice" / name).write_text("{}")
+    chosen = ("--config-format", "--load-format", "--tokenizer-mode")
+    command = engine_command(twice, SOCKET, "m", cpu=False)
+    assert [value(command, name) for name in chosen] == ["hf"] * 3
+    assert set(chosen).isdisjoint(engine_command(once, SOCKET, "m", cpu=False))
+
+
 def test_a_mixture_of_experts_takes_adapters_of_its_attention_alone(tmp_path: Path) -> None:
     dense, many, other = (
         EngineOptions(tmp_path, read_model(model(tmp_path / name, **more)))
