@@ -27,6 +27,7 @@ import psutil
 import pytest
 from stand_in_engine import engine_in_a_thread
 from tiny_model import make_adapter, make_base_model, reference_logprobs
+from transformers import AutoTokenizer
 
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
@@ -208,6 +209,22 @@ def test_anthropics_client_gets_the_same_truth_and_counts_the_same_tokens(site: 
         # Streamed, vLLM leaves out those of tokens that end inside a character: such a call is not trained on.
         assert len(logprobs) == len(expected) or answer is answers[1]
         assert logprobs == pytest.approx(expected, abs=1e-3) or len(logprobs) < len(expected)
+
+
+def test_an_answer_that_anthropics_client_began_is_continued(site: Site) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "6 times 7 is"}]
+    with anthropic.Anthropic(base_url=f"{site.serving.url}/r/begun", api_key="arttrace") as client:
+        asked: dict[str, Any] = {"model": "policy", "messages": begun}
+        counted = client.messages.count_tokens(**asked).input_tokens
+        client.messages.create(**asked, max_tokens=4)
+    httpx.post(f"{site.serving.url}/r/begun/end", json={}).raise_for_status()
+    with open_store(site.data, create=True) as store:
+        [run] = store.trajectories(ids=["begun"])
+    tokenizer = AutoTokenizer.from_pretrained(site.base_model)
+    [prompt] = [list(each.call.prompt_token_ids) for each in run.calls]
+    assert prompt == tokenizer.apply_chat_template(begun, continue_final_message=True, return_dict=False)
+    assert tokenizer.decode(prompt).endswith("6 times 7 is")
+    assert len(prompt) == counted
 
 
 def test_responses_carry_the_same_truth_into_the_trajectory_that_their_url_names(site: Site) -> None:

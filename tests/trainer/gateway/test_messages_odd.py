@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anthropic
@@ -13,7 +13,7 @@ from gateway_site import Site
 
 from trainer.gateway.errors import Refusal
 from trainer.gateway.messages.answer import MessageStream, error_body, message_of
-from trainer.gateway.messages.request import chat_request
+from trainer.gateway.messages.request import chat_request, tokenize_request
 
 CALL = {"id": "c0", "index": 0, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 COUNTED = {name: ASKED[name] for name in ("model", "messages")}
@@ -102,6 +102,21 @@ def test_nothing_follows_the_end_of_a_message() -> None:
 def test_an_answer_of_nothing_is_a_whole_message() -> None:
     kinds = [event["type"] for event in events_of(b"data: [DONE]\n\n")]
     assert kinds == ["message_start", "message_delta", "message_stop"]
+
+
+@pytest.mark.parametrize("made_by", [chat_request, tokenize_request])
+def test_an_answer_that_the_client_began_is_continued(made_by: Callable[[bytes], bytes]) -> None:
+    def made(*turns: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        return json.loads(made_by(json.dumps(ASKED | {"messages": [*ASKED["messages"], *turns], **fields}).encode()))
+
+    begun = {"role": "assistant", "content": [{"type": "text", "text": "The town is"}]}
+    request = made(begun)
+    assert request["messages"][-1] == {"role": "assistant", "content": "The town is"}
+    assert (request["continue_final_message"], request["add_generation_prompt"]) == (True, False)
+    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "weather", "input": {}}]}
+    for turns in ((), (called,), (begun, {"role": "user", "content": "Which?"})):
+        assert not made(*turns).get("continue_final_message")
+    assert not made(begun, continue_final_message=False)["continue_final_message"]
 
 
 def test_arguments_of_the_chat_template_go_before_what_thinking_says() -> None:

@@ -26,6 +26,7 @@ _TRANSLATED = (
     "system", "messages", "tools", "tool_choice", "stop_sequences", "thinking", "output_config", "output_format",
 )  # fmt: skip
 _LEFT_OUT = frozenset((*_WITHOUT_MEANING, *_TRANSLATED))
+_CONTINUED = "continue_final_message"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 
@@ -58,7 +59,7 @@ def chat_request(body: bytes) -> bytes:
 def tokenize_request(body: bytes) -> bytes:
     """The JSON that asks an engine for the tokens of a request. Raises Refusal (400)."""
     request = _read(body)
-    return _encoded({"model": request.get("model"), **_conversation(request), "add_generation_prompt": True})
+    return _encoded({"model": request.get("model"), "add_generation_prompt": True, **_conversation(request)})
 
 
 def _read(body: bytes) -> dict[str, Any]:
@@ -102,6 +103,10 @@ def _conversation(request: dict[str, Any]) -> dict[str, Any]:
     if kind is not None or kwargs is not None:
         switch = {} if kind is None else {"enable_thinking": kind != "disabled"}
         conversation["chat_template_kwargs"] = switch | (kwargs if isinstance(kwargs, dict) else {})
+    last = chat[-1]
+    if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:  # an answer that the client began
+        continued = request.get(_CONTINUED) is not False
+        conversation |= {_CONTINUED: continued, "add_generation_prompt": not continued}
     return conversation
 
 
