@@ -42,7 +42,7 @@ _WORDS = (
 )
 _TOKEN = rf"token{_NO_SECRET}"
 _NAME = rf"(?:{_WORDS}|{_TOKEN})"
-_KEYS = r"(?:sk|pk|rk|gsk|xai|hf|gh[opsu]|glpat|xox[abprs])[-_](?=[\w-]*\d)[\w-]{12,}"
+_KEYS = r"(?:sk|pk|rk|gsk|xai|hf|gh[opsu]|glpat|xox[abprs])[-_](?=[\w-]{0,200}\d)[\w-]{12,}"
 _UNQUOTED = r"[^\s,;\"'\[\]{}]"
 _IN_A_NAME = ("key", "authorization", "pass", "pwd", "secret", "jwt", "credential", "cookie", "token")
 _OF_NAMES = (
@@ -57,13 +57,13 @@ _OF_NAMES = (
     # --api-key ..., --api-key=..., ["--api-key", "..."], api_key=...
     (rf"((?<![\w-])--?[\w.-]{{0,40}}?{_NAME}(?:\"\s*,\s*\"|=|\s+))(?!\[secret\])[^\s\"]+", rf"\1{SECRET}"),
     (rf"({_WORDS}\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?!\[secret\]){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
-    (rf"({_TOKEN}\s*[:=]\s*)(?!\[secret\])(?={_UNQUOTED}*\d){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
+    (rf"({_TOKEN}\s*[:=]\s*)(?!\[secret\])(?={_UNQUOTED}{{0,200}}\d){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
 )
 _OF_FORM = (
     (rf"([?&](?:[\w.-]{{0,40}}?(?:{_NAME}|signature)|key|sig|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
     (r"(://)[^/\s:@\"']{1,1000}:[^/\s@\"']{1,1000}@", rf"\1{SECRET}@"),
     (r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
-    (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,}}\.[\w-]{{8,}}\.[\w-]*)", SECRET),
+    (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,1000}}+\.[\w-]{{8,}}\.[\w-]*)", SECRET),
 )
 _is_credential = re.compile(
     r"key|auth(?!enticate\Z|ority)|token|secret|pass|pwd|cookie|credential|session|signature|jwt|assertion",

@@ -1,0 +1,30 @@
+"""The search for secrets, also in texts that are made to keep it busy: the user's program stands still meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from arttrace.wire.content import secrets
+
+
+@pytest.mark.timeout(300)  # of hours where each beginning is looked at to the text's end
+@pytest.mark.parametrize(
+    "piece", ["sk-", "hf-pk-", "-eyJ", "token=", "token:", "Bearer a", "?key", "api_key", "://a:", "<key"]
+)
+def test_a_text_of_beginnings_alone_is_searched_once(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))
+    assert secrets.scrubbed(text) == text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-" + "x" * 90 + "1",
+        "gho_" + "A1" * 60,
+        "token=" + "y" * 90 + "2",
+        "Bearer " + "z" * 500 + "3",
+        "eyJ" + "a" * 900 + ".payload8.signed",
+    ],
+)
+def test_a_digit_far_behind_the_beginning_makes_a_key(key: str) -> None:
+    assert key not in secrets.scrubbed(f"it was {key} then")
