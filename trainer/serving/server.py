@@ -31,6 +31,7 @@ from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
 from trainer.gateway.engines.vllm.model import make_probe, require_utf8
 from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
+from trainer.gateway.http.open_files import requests_at_once
 from trainer.gateway.http.server import gateway_server
 from trainer.gateway.policies import Policies, Version
 from trainer.gateway.publish import Publisher, read_adapter
@@ -137,7 +138,9 @@ class _Server:
             for number, (replica, url) in enumerate(zip(pool.replicas, urls, strict=True))
         ]
         self._recorder = recorder_of(options.data.spool, say)
-        gate = Gate(max_requests=options.max_requests)
+        gate = Gate(max_requests=requests_at_once(options.max_requests))
+        if gate.max_requests < options.max_requests:
+            say(Problem(f"only {gate.max_requests} requests at once, for want of files (`ulimit -Hn`)"))
         self._training: TrainingDesk | None = None
         if options.trains:
             self._training = TrainingDesk(self._recorder, gate, say, blocks=not options.overlaps)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -82,6 +84,32 @@ def test_it_serves_publishes_and_leaves_nothing(
     assert not data.serving.exists()
     with pytest.raises(ServingError, match="does not answer"):
         client.status()
+
+
+def test_as_many_requests_as_it_takes_have_files_where_a_shell_allows_few(tmp_path: Path, base_model: Path) -> None:
+    """Two connections each; Linux allows a shell 1024 files, and a program more of its own will."""
+    few, most = 150, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with engine_in_a_thread() as engine:
+        engine.held = True
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+        try:
+            serving = start_serving(DataDir(tmp_path / "data"), base_model, options=["--vllm-url", engine.url])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+        async def ask_all() -> list[int]:
+            limits = httpx.Limits(max_connections=None)
+            async with httpx.AsyncClient(base_url=serving.url, limits=limits, timeout=300, trust_env=False) as client:
+                body = {"model": "policy", "messages": []}
+                asked = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for _ in range(few)]
+                while len(engine.generations) < few and not any(one.done() for one in asked):
+                    await asyncio.sleep(0.05)
+                engine._server.get_loop().call_soon_threadsafe(engine.release.set)
+                return [(await one).status_code for one in asked]
+
+        with serving:
+            assert set(asyncio.run(ask_all())) == {200}
 
 
 def test_a_killed_server_is_no_obstacle_and_the_newest_version_comes_back(
