@@ -266,6 +266,24 @@ async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None
     assert run.metadata == {"user": "ada", "group": "sums", "error": "timeout"}
 
 
+async def test_calls_after_a_quiet_while_are_said_to_be_so(site: Site) -> None:
+    """A tool may have taken longer than that; or it is another run."""
+    await call(site, "/r/t/v1/chat/completions")
+    idle = asyncio.create_task(site.gateway.recorder.end_idle_ones(0.05))
+    async with asyncio.timeout(60):
+        while site.gateway.recorder.trajectories.open:
+            await asyncio.sleep(0.01)
+    idle.cancel()
+    await call(site, "/r/t/v1/chat/completions")
+    assert (await site.http.post("/r/t/end", json={"reward": 1.0})).json()["already_ended"]
+    run = taken_in(site)[0]["t"]
+    assert run.incomplete == (
+        "a span was refused: calls came after it was ended as quiet: give --trajectory-idle-seconds more, or, if "
+        "they are a second run's, each run a name of its own"
+    )
+    assert [reward.value for reward in run.rewards] == [1.0]
+
+
 async def test_rewards_are_given_once_by_id(site: Site) -> None:
     await call(site, "/r/t/v1/chat/completions")
     for value in (1.0, 2.0):

@@ -153,12 +153,12 @@ class Trajectories:
     def end(self, trajectory: str, order: EndOrder, *, tags: tuple[str, ...] = ()) -> tuple[EndReport, list[Record]]:
         """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing, but
         that the first one by its agent says of one that had been quiet for long is kept; one after further calls is
-        that of a second run, whose calls cannot be distinguished from the first one's.
+        that of a second run, or of one that went on, whose calls cannot be distinguished from the first one's.
 
         Raises Refusal (404) when no call of it came here.
         """
         if (report := self._ended.get(trajectory)) is not None:
-            again = self._second_run(trajectory) if trajectory in self._called_since else []
+            again = self._called_again(trajectory) if trajectory in self._called_since else []
             if trajectory in self._ended_idle:
                 again += self._late(trajectory, order)
             self._called_since.discard(trajectory)
@@ -253,12 +253,15 @@ class Trajectories:
             time_ns=now,
         )
 
-    @staticmethod
-    def _second_run(trajectory: str) -> list[Record]:
-        """What makes a trajectory incomplete under whose name a second run was ended."""
+    def _called_again(self, trajectory: str) -> list[Record]:
+        """What makes a trajectory incomplete that was ended after further calls: under its name there was a second run,
+        or it was quiet for long and went on."""
         owner = trajectory_owner(trajectory)
         refused = stand_in(
-            "a second run was ended under this name, whose calls are among these: give each run its own",
+            "calls came after it was ended as quiet: give --trajectory-idle-seconds more, or, if they are a second "
+            "run's, each run a name of its own"
+            if trajectory in self._ended_idle
+            else "a second run was ended under this name, whose calls are among these: give each run its own",
             trace_id=owner.trace_id,
             span_id=derived_id(8, trajectory, "second"),
             parent_span_id=owner.parent_span_id,
