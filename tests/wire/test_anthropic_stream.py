@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from arttrace.records import semconv
+from arttrace.records.values.tokens import decode_logprobs
 from arttrace.wire import Decoded, Exchange, decode
 
 ASK = {"model": "claude-x", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
@@ -79,3 +80,11 @@ def test_the_tokens_of_an_answer_are_counted_by_its_end(ended: bool) -> None:
     assert said[semconv.USAGE_INPUT_TOKENS] == 25
     assert said.get(semconv.USAGE_OUTPUT_TOKENS) == (6 if ended else None)
     assert said.get(semconv.INTERRUPTED) == (None if ended else "error")
+
+
+def test_a_log_probability_that_was_written_again_as_a_whole_number_is_one() -> None:
+    """By JavaScript, say, which writes -0.0 and 0.0 as 0."""
+    tokens = {"prompt_token_ids": [1], "token_ids": [7, 8, 9], "logprobs": [0, -0.5, None]}
+    answer = {"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn", "arttrace": tokens}
+    found = decode_logprobs(read(json.dumps(answer).encode()).attributes[semconv.LOGPROBS])
+    assert found == (0.0, -0.5, None)

@@ -23,7 +23,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.anthropic_chat import chat_messages, chat_tools
 from arttrace.wire.apis.aws_event_stream import event_payloads
-from arttrace.wire.apis.completion_response import integers
+from arttrace.wire.apis.completion_response import integers, numbers
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage, parse_message, parse_messages
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none
@@ -112,9 +112,8 @@ def _put_tokens(span: SpanDraft, tokens: dict[str, Any]) -> None:
     for key, name in (("prompt_token_ids", semconv.PROMPT_TOKEN_IDS), ("token_ids", semconv.TOKEN_IDS)):
         if (ids := integers(tokens.get(key))) is not None:
             span.put_tokens(name, encode_token_ids(ids))
-    logprobs = tokens.get("logprobs")
-    if isinstance(logprobs, list) and all(isinstance(one, float) or one is None for one in logprobs):
-        span.put_tokens(semconv.LOGPROBS, encode_logprobs(logprobs))
+    if isinstance(logprobs := tokens.get("logprobs"), list):
+        span.put_tokens(semconv.LOGPROBS, encode_logprobs(numbers(logprobs)))
 
 
 @dataclass(slots=True)

@@ -260,19 +260,20 @@ def _read_choice_end(answer: ChoiceAnswer, choice: ChunkChoice, *, tokens: bool 
         answer.logprobs += _logprobs_of_entries(logprobs.content)
     elif isinstance(logprobs.token_logprobs, list):
         answer.logprobs = answer.logprobs or []
-        answer.logprobs += _numbers(logprobs.token_logprobs)
+        answer.logprobs += numbers(logprobs.token_logprobs)
 
 
 def _logprobs_of_entries(entries: list[TokenLogprob | None]) -> list[float | None]:
-    return _numbers([None if entry is None else entry.logprob for entry in entries])
+    return numbers([None if entry is None else entry.logprob for entry in entries])
 
 
 def logprobs_of(entries: list[Any]) -> list[float | None]:
     """The log-probability of each sampled token of a list of objects."""
-    return _numbers([entry.get("logprob") if isinstance(entry, dict) else None for entry in entries])
+    return numbers([entry.get("logprob") if isinstance(entry, dict) else None for entry in entries])
 
 
-def _numbers(values: list[Any]) -> list[float | None]:
+def numbers(values: list[Any]) -> list[float | None]:
+    """A list of log-probabilities; None where one is no number."""
     return values if set(map(type, values)) == {float} else list(map(_number, values))
 
 
