@@ -78,7 +78,7 @@ def test_hundreds_of_versions_leave_nothing_behind(tmp_path: Path) -> None:
             finally:
                 callers.join()
             assert callers.failures == []
-            assert list(engine.adapters)[-1] == f"policy@{VERSIONS}"
+            assert list(engine.adapters)[-1].startswith(f"policy@{VERSIONS}+")
             assert len(engine.adapters) <= 2
             assert len(client.status().requests) <= 3
             assert client.status().recording is not None

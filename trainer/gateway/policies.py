@@ -52,12 +52,15 @@ class Version:
 class Policies:
     """The served versions of one policy over one base model; version 0 is the base model itself.
 
-    Used from one event loop, so that resolving a name and counting the request cannot be torn apart by a switch.
+    Used from one event loop, so that resolving a name and counting the request cannot be torn apart by a switch. Where
+    `engines_outlive_us` an earlier server may have given them other weights under the same name and path, by which
+    their prefix caches go: there an adapter's name holds what distinguishes its weights.
     """
 
-    def __init__(self, policy: str, base_model: str) -> None:
+    def __init__(self, policy: str, base_model: str, *, engines_outlive_us: bool = False) -> None:
         self.policy = policy
         self.base_model = base_model
+        self._engines_outlive_us = engines_outlive_us
         self.base = Version(0, self.version_name(0), base_model)
         self.current = self.base
         self._versions = {self.base.name: self.base}
@@ -67,6 +70,15 @@ class Policies:
     def version_name(self, step: int) -> str:
         """`policy@step`."""
         return f"{self.policy}@{step}"
+
+    def made(self, step: int, path: Path, digest: str) -> Version:
+        """The version of an adapter, not yet loaded."""
+        name = self.version_name(step)
+        return Version(step, name, self.engine_model(name, digest), path, digest)
+
+    def engine_model(self, name: str, digest: str) -> str:
+        """What engines know the adapter with these weights by."""
+        return f"{name}+{digest[:8] or '0'}" if self._engines_outlive_us else name
 
     def get(self, name: str) -> Version | None:
         """The loaded version of that name."""
@@ -78,7 +90,7 @@ class Policies:
             return self.current
         if model == self.base_model:
             return self.base
-        version = self._versions.get(model)
+        version = self._versions.get(model) or next((v for v in self.versions() if v.engine_model == model), None)
         if version is None:
             known = ", ".join(self.names())
             raise Refusal(404, "model_not_found", f"no model {model!r} is served here; models: {known}")

@@ -211,7 +211,7 @@ class Publisher:
                 f"{name} was served with other weights before",
                 "Publish under another number, or restart `arttrace serve`.",
             )
-        version = Version(step, name, name, path, adapter.digest)
+        version = self._policies.made(step, path, adapter.digest)
         outcomes = await asyncio.gather(
             *(self._bring(replica, version, previous) for replica in replicas), return_exceptions=True
         )
@@ -272,9 +272,11 @@ class Publisher:
     async def _unload_strangers(self, replica: Replica, upstream: Upstream) -> None:
         """Versions that the engine was given before it was lost: those that are not served any more go."""
         served = await upstream.models()
-        replica.loaded = {name for name in replica.digests if name in served and self._policies.get(name) is not None}
-        for name in [name for name in replica.digests if name in served and name not in replica.loaded]:
-            await self._forget(upstream, name)
+        names = {name: self._policies.engine_model(name, digest) for name, digest in replica.digests.items()}
+        there = {name: model for name, model in names.items() if model in served}
+        replica.loaded = {name for name in there if self._policies.get(name) is not None}
+        for model in [model for name, model in there.items() if name not in replica.loaded]:
+            await self._forget(upstream, model)
 
     async def _unload(self, replica: Replica, version: Version) -> None:
         replica.loaded.discard(version.name)

@@ -33,7 +33,7 @@ from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
 from trainer.gateway.http.open_files import requests_at_once
 from trainer.gateway.http.server import gateway_server
-from trainer.gateway.policies import Policies, Version
+from trainer.gateway.policies import Policies
 from trainer.gateway.publish import Publisher, read_adapter
 from trainer.gateway.recording.recorder import recorder_of
 from trainer.gateway.sleep import Sleeper
@@ -116,7 +116,7 @@ class _Server:
         self._say = say
         self._ready = ready
         shape = options.engine.shape
-        self._policies = Policies(options.policy, shape.name)
+        self._policies = Policies(options.policy, shape.name, engines_outlive_us=bool(options.vllm_urls))
         urls: list[str | None] = list(options.vllm_urls) or [None] * options.replicas
         names = ["the engine"] if len(urls) == 1 else [f"engine {number}" for number in range(1, len(urls) + 1)]
         pool = Pool([Replica(name) for name in names])
@@ -220,8 +220,8 @@ class _Server:
                 manifest = checkpoints.manifest(step)
             if manifest is not None:
                 require_base(manifest, self._options.engine.base_model)
-            name, path = self._policies.version_name(step), checkpoints.path(step)
-            self._policies.switch(Version(step, name, name, path, read_adapter(path).digest))
+            path = checkpoints.path(step)
+            self._policies.switch(self._policies.made(step, path, read_adapter(path).digest))
         if asked is not None:
             self._policies.passed_over = newest or 0
         if newest is not None and step is not None:

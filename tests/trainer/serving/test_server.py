@@ -238,7 +238,9 @@ def test_the_training_server_goes_on_in_its_checkpoints_and_says_which(
             assert server.stderr is not None
             url = json.loads(server.stdout.readline())["url"]
             assert httpx.get(f"{url}/arttrace/status").json()["current"] == "policy@3"
-            assert httpx.post(f"{url}/v1/chat/completions", json=chat).json()["model"] == "policy@3"
+            assert (
+                httpx.post(f"{url}/v1/chat/completions", json=chat).headers["x-arttrace-policy-version"] == "policy@3"
+            )
             if number == signal.SIGKILL:
                 assert httpx.post(f"{url}/arttrace/records").status_code == 200  # what came before is on the disk
             else:
@@ -387,6 +389,23 @@ def test_a_damaged_version_ends_it_with_the_cause(base_model: Path, tmp_path: Pa
     assert "Traceback" not in ran.stderr
 
 
+def test_an_engine_that_outlives_servers_is_not_asked_for_what_an_earlier_one_gave_it(
+    tmp_path: Path, base_model: Path, engine: StandInEngine
+) -> None:
+    """Training begun anew in the same directory gives other weights the same name and place."""
+    data, changes = DataDir(tmp_path / "d"), []
+    for weights in (b"w1", b"w2", b"w1"):
+        with start_serving(data, base_model, options=["--vllm-url", engine.url]) as serving:
+            made = write_adapter(data.policies / "made", weights)
+            changes.append(serving.client().publish(1, made).max_logprob_change)
+            chat = {"model": "policy", "messages": []}
+            said = httpx.post(f"{serving.url}/v1/chat/completions", json=chat).json()["model"]
+            again = httpx.post(f"{serving.url}/v1/chat/completions", json={**chat, "model": said})
+            assert (again.json()["model"], again.headers["x-arttrace-policy-version"]) == (said, "policy@1")
+        shutil.rmtree(data.root)
+    assert changes[0] == changes[2] != changes[1]
+
+
 def test_an_engine_that_goes_away_is_left_out_and_taken_back_with_the_current_version(
     tmp_path: Path, base_model: Path, engine: StandInEngine
 ) -> None:
@@ -403,14 +422,14 @@ def test_an_engine_that_goes_away_is_left_out_and_taken_back_with_the_current_ve
             client = serving.client()
             chat = {"model": "policy:latest", "messages": []}
             client.publish(1, write_adapter(tmp_path / "1", b"w1"))
-            assert list(other.adapters) == ["policy@1"]
+            assert [name.partition("+")[0] for name in other.adapters] == ["policy@1"]
             second.close()
             until(["ready", "lost"], client)
             report = client.publish(2, write_adapter(tmp_path / "2", b"w2"))
             assert report.max_logprob_change > 0
             for _ in range(4):
                 answer = httpx.post(f"{serving.url}/v1/chat/completions", json=chat)
-                assert (answer.status_code, answer.json()["model"]) == (200, "policy@2")
+                assert (answer.status_code, answer.headers["x-arttrace-policy-version"]) == (200, "policy@2")
             with engine_in_a_thread(port=int(other.url.rsplit(":", 1)[1])) as back:
                 until(["ready", "ready"], client)
-                assert list(back.adapters) == ["policy@2"]
+                assert [name.partition("+")[0] for name in back.adapters] == ["policy@2"]
