@@ -22,6 +22,7 @@ from arttrace.records import semconv
 from arttrace.records.message import ToolCallPart, joined_text
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 from arttrace.wire.messages import parse_message
@@ -187,7 +188,7 @@ def task_of(item: dict[str, Any]) -> str | None:
 
 def beside_of(item: dict[str, Any], *without: str) -> dict[str, Any]:
     """What is said beside messages, with what their metadata says."""
-    inside = object_of(item.get("metadata"))
+    inside = json_object(item.get("metadata"))
     without = (*without, *(["metadata"] if inside else []))
     outside = {
         name: value
@@ -207,11 +208,6 @@ def _tags(item: dict[str, Any]) -> list[str] | None:
     """The words that stand as tags beside messages."""
     found = item.get("tags")
     return [str(tag) for tag in found] if isinstance(found, list) and found else None
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """It, where it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 def _span_id(trace_id: str, name: str) -> str:

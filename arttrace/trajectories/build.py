@@ -13,6 +13,7 @@ from arttrace.records.call import Call
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall, Trajectory
+from arttrace.records.values.lenient_json import json_object
 from arttrace.trajectories.agents.http_requests import http_request, is_http_request, lost_requests
 from arttrace.trajectories.agents.returned_answers import Returned
 from arttrace.trajectories.agents.subagents import AgentSpan, partition
@@ -307,7 +308,7 @@ def _tags_and_metadata(said: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ..
     """Of the root, which comes first, and the joined: every tag once in that order; of each key the root's value, else
     the last one's."""
     tags = [as_text(tag) or "" for one in said for tag in _sequence(one.get(semconv.TAGS))]
-    own, *others = [_mapping(from_json(one.get(semconv.METADATA))) for one in said]
+    own, *others = [json_object(from_json(one.get(semconv.METADATA))) for one in said]
     metadata = dict(own)
     for other in others:
         metadata |= other
@@ -376,7 +377,3 @@ def _resource_name(spans: Mapping[SpanKey, SpanRow]) -> str:
 
 def _sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else ()
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.records.values.nesting import UNREADABLE
 
 # With the values that leave the policy's own distribution as it is; vLLM takes 0 and -1 of top_k for all.
@@ -133,8 +134,9 @@ def without_strict(tools: msgspec.Raw) -> msgspec.Raw:
         found = msgspec.json.decode(tools)
     except UNREADABLE:
         return tools
-    listed = [tool for tool in found if isinstance(tool, dict)] if isinstance(found, list) else []
-    places = [place for tool in listed for place in (tool, tool.get("function")) if isinstance(place, dict)]
+    places = [
+        place for tool in json_objects(found) for place in (tool, tool.get("function")) if isinstance(place, dict)
+    ]
     strict = [place for place in places if place.get("strict") is True]
     for place in strict:
         del place["strict"]

@@ -20,6 +20,7 @@ from arttrace.records.call import Choice
 from arttrace.records.message import Message, OtherPart, ReasoningPart, ToolCallPart, ToolResultPart
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Agent, AgentCall, Trajectory
+from arttrace.records.values.lenient_json import json_object
 from arttrace.trajectories.conversations import Branch, branches
 
 VERSION = "ATIF-v1.7"
@@ -144,7 +145,7 @@ def _call(call: ToolCallPart, at: int) -> Row:
     step_row: Row = {
         "tool_call_id": call.id or f"call_{at}",
         "function_name": call.name,
-        "arguments": arguments if isinstance(arguments, dict) else {},
+        "arguments": json_object(arguments),
     }
     own: Row = {}
     if not isinstance(arguments, dict) or msgspec.json.encode(arguments).decode() != call.arguments:

@@ -20,7 +20,8 @@ from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
 from arttrace.records.message import MessageTexts, joined_text
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
+from arttrace.records.values.lenient_json import json_object
+from arttrace.trajectories.decoding.attribute_values import from_json, text
 
 _TRACELOOP_KIND = "traceloop.span.kind"
 

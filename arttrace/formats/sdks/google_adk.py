@@ -7,7 +7,6 @@ no `call_llm`, and messages are where the conventions have them, or in log recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tool
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.records.values.finish_reasons import finish_reason
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 
 SCOPE = "gcp.vertex.agent"
@@ -88,9 +88,11 @@ def _call(attributes: Attributes) -> Attributes:
     config = _object(request.get("config"))
     if system := _joined(config.get("system_instruction")):
         found[semconv.SYSTEM_INSTRUCTIONS] = text_of([{"type": "text", "content": system}])
-    if contents := _objects(request.get("contents")):
+    if contents := json_objects(request.get("contents")):
         found[semconv.INPUT_MESSAGES] = inputs([message for one in contents for message in _messages(one)])
-    if offered := [each for each in _objects(config.get("tools")) if _objects(each.get("function_declarations"))]:
+    if offered := [
+        each for each in json_objects(config.get("tools")) if json_objects(each.get("function_declarations"))
+    ]:
         found[semconv.TOOL_DEFINITIONS] = tools(offered)
     if content := _object(response.get("content")):
         reason = finish_reason(response.get("finish_reason"))
@@ -108,7 +110,7 @@ def _messages(content: dict[str, Any]) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     thoughts = ""
-    for part in _objects(content.get("parts")):
+    for part in json_objects(content.get("parts")):
         match part:
             case {"function_call": dict() as asked}:
                 function = {"name": asked.get("name"), "arguments": text_of(asked.get("args") or {})}
@@ -137,14 +139,10 @@ def _joined(instruction: Any) -> str:
         return instruction
     if isinstance(instruction, list):
         return "\n\n".join(filter(None, map(_joined, instruction)))
-    parts = _objects(_object(instruction).get("parts")) or [_object(instruction)]
+    parts = json_objects(_object(instruction).get("parts")) or [_object(instruction)]
     return "\n\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
 def _object(value: Any) -> dict[str, Any]:
     found = from_json(value)
-    return found if isinstance(found, dict) else {}
-
-
-def _objects(value: Any) -> Iterable[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return json_object(found)

@@ -13,8 +13,9 @@ from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.records.values.finish_reasons import stated_reason
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.trajectories.decoding.attribute_values import from_json, json_object
+from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.wire.apis.anthropic_chat import chat_tools
 from arttrace.wire.messages import parse_message
 

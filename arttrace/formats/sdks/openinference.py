@@ -24,7 +24,8 @@ from arttrace.formats.sdks.openai_messages import (
 )
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
-from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
+from arttrace.records.values.lenient_json import json_object, json_objects
+from arttrace.trajectories.decoding.attribute_values import from_json, text
 from arttrace.wire.apis.anthropic_chat import holds_blocks
 from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
 from arttrace.wire.apis.responses import status_reason
@@ -197,10 +198,10 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
             node, path = root, name[len(start) :].split(".", _LEVELS)
             for step in path[:-1]:
                 below = node.get(step)
-                node[step] = node = below if isinstance(below, dict) else {}
+                node[step] = node = json_object(below)
             node[path[-1]] = value
     listed = _lists(root)
-    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return json_objects(listed)
 
 
 _NUMBER = re.compile("[0-9]{1,9}")

@@ -11,6 +11,7 @@ from typing import Any
 from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 
 OPERATION = "ai.operationId"
@@ -66,7 +67,7 @@ def _call(sent: Attributes) -> Attributes:
         found[semconv.TOOL_DEFINITIONS] = tools([_tool(from_json(item)) for item in offered])
     said = sent.get("ai.response.text", sent.get("ai.response.object"))
     asked = from_json(sent.get("ai.response.toolCalls"))
-    calls = [_tool_call(call) for call in asked if isinstance(call, dict)] if isinstance(asked, list) else []
+    calls = [_tool_call(call) for call in json_objects(asked)]
     reasoning = sent.get("ai.response.reasoning")
     if said or calls or reasoning:
         reply = {"content": said, "tool_calls": calls, "reasoning_content": reasoning}

@@ -16,10 +16,10 @@ from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
-from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.lenient_json import json_object, json_objects, read_json
 from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
-from arttrace.trajectories.decoding.attribute_values import finite, json_object
+from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "atif trajectories"
 
@@ -44,9 +44,9 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     spawned = {
         ref.get("trajectory_id"): result.get("source_call_id")
         for one in (item, *embedded)
-        for step in _objects(one.get("steps"))
-        for result in _objects(json_object(step.get("observation")).get("results"))
-        for ref in _objects(result.get("subagent_trajectory_ref"))
+        for step in json_objects(one.get("steps"))
+        for result in json_objects(json_object(step.get("observation")).get("results"))
+        for ref in json_objects(result.get("subagent_trajectory_ref"))
     }
     there = {one.get("trajectory_id") for one in embedded}
     yield from (LeftOutItem("sub-agents in other files") for id in spawned if id not in there)
@@ -84,7 +84,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
             semconv.ENTRY_ARGUMENTS: text_of(own.get("arguments")),
         },
     )
-    for given in _objects(own.get("rewards")):
+    for given in json_objects(own.get("rewards")):
         value = finite(given.get("value"))
         if value is not None:
             fields = {name: given[name] for name in ("source", "explanation", "time_ns") if name in given}
@@ -137,7 +137,7 @@ def _message(step: dict[str, Any]) -> dict[str, Any]:
     if step.get("reasoning_content"):
         message["reasoning_content"] = step["reasoning_content"]
     calls = []
-    for call in _objects(step.get("tool_calls")):
+    for call in json_objects(step.get("tool_calls")):
         kept = _own(call)
         arguments = kept.get("arguments")
         name = str(call.get("function_name") or "")
@@ -150,7 +150,7 @@ def _message(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _results(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for result in _objects(json_object(step.get("observation")).get("results")):
+    for result in json_objects(json_object(step.get("observation")).get("results")):
         own = _own(result)
         content = _content(result.get("content"))
         id = result.get("source_call_id") or own.get("tool_call_id")
@@ -191,13 +191,9 @@ def _measured(step: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _times(item: dict[str, Any]) -> list[int]:
-    times = [time_ns(step.get("timestamp")) for step in _objects(item.get("steps"))]
+    times = [time_ns(step.get("timestamp")) for step in json_objects(item.get("steps"))]
     return [at for at in times if at is not None]
 
 
 def _own(holder: dict[str, Any]) -> dict[str, Any]:
     return json_object(json_object(holder.get("extra")).get(OWN))
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -16,8 +16,9 @@ from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, set
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import ended_ns, time_ns
-from arttrace.trajectories.decoding.attribute_values import finite, json_object
+from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "braintrust spans"
 

@@ -21,6 +21,7 @@ from arttrace.records import semconv
 from arttrace.records.message import joined_text
 from arttrace.records.record import Record
 from arttrace.records.values.finish_reasons import finish_reason
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import time_ns
 from arttrace.wire.apis.anthropic_messages import counts
 from arttrace.wire.span_attributes import usage_attributes
@@ -132,7 +133,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
             model=message.get("model") if isinstance(message.get("model"), str) else None,
             attributes={
                 semconv.RESPONSE_ID: message.get("id"),
-                **_usage(usage if isinstance(usage, dict) else {}),
+                **_usage(json_object(usage)),
             },
         )
         if agent is None:

@@ -16,6 +16,7 @@ from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.record import Record
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.records.values.times import time_ns
 
 KIND = "codex sessions"
@@ -181,13 +182,13 @@ class _Session:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    texts = [part.get("text") for part in json_objects(content)]
     return "".join(text for text in texts if isinstance(text, str))
 
 
 def _parts(content: Any) -> Any:
     """The text, or, where there is more than text, all parts."""
-    objects = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    objects = json_objects(content)
     if any("text" not in one for one in objects):
         return [{"type": "text", "text": one["text"]} if "text" in one else one for one in objects]
     return _text(content)

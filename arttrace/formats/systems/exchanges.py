@@ -18,7 +18,6 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.conversations import (
     beside_of,
     messages_of,
-    object_of,
     rewards_beside,
     task_of,
     time_of,
@@ -32,6 +31,7 @@ from arttrace.formats.sdks.openai_messages import plain, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.lenient_json import json_object
 from arttrace.wire import Exchange, decode
 
 KIND = "exchanges"
@@ -71,7 +71,7 @@ class Exchanges:
         trace_id, known = self._run(messages, own)
         # Within one second the longer history is the later one.
         start = (time_of(response) or time_of(item) or NO_TIME) + len(messages)
-        beside = {**object_of(request.get("metadata")), **beside_of(item, "request", "response")}
+        beside = {**json_object(request.get("metadata")), **beside_of(item, "request", "response")}
         task, rest = task_of(beside), without_rewards(beside)
         attributes[semconv.SCENARIO] = None if task is None else f"{self._source}/{task}"
         attributes[semconv.METADATA] = text_of(rest) if rest else None

@@ -14,6 +14,7 @@ from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
@@ -52,12 +53,12 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         attributes=attributes,
         events=[
             SpanEvent(str(one.get("name") or ""), time_ns(one.get("timestamp")) or start, _flat(one.get("attributes")))
-            for one in _dicts(item.get("events"))
+            for one in json_objects(item.get("events"))
         ],
         resource={"service.name": source},
         scope_name="phoenix-export",
     )
-    for one in (*_dicts(item.get("annotations")), *_dicts(item.get("span_annotations"))):
+    for one in (*json_objects(item.get("annotations")), *json_objects(item.get("span_annotations"))):
         result = one["result"] if isinstance(one.get("result"), dict) else one
         value = finite(result.get("score"))
         if value is not None:
@@ -110,7 +111,3 @@ def _flat(value: Any, prefix: str = "", levels: int = _LEVELS) -> Attributes:
     for name, inner in items:
         found.update(_flat(inner, f"{prefix}.{name}" if prefix else name, levels - 1))
     return found
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

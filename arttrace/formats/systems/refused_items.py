@@ -9,7 +9,7 @@ from typing import Any
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.systems import braintrust, langsmith, phoenix
 from arttrace.records.span import SpanRow
-from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.identity.stand_ins import stand_in
 
@@ -26,7 +26,7 @@ def instead_of(item: Any, why: str) -> SpanRow | None:
         return stand_in(
             why,
             **{name: item.get(name) for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns")},
-            attributes=attributes if isinstance(attributes, dict) else {},
+            attributes=json_object(attributes),
             links=[
                 (link.get("trace_id"), link.get("span_id"))
                 for link in (links if isinstance(links, list) else ())

@@ -16,8 +16,9 @@ from arttrace.loop.remote.byte_tap import tapped
 from arttrace.loop.remote.streams import collecting
 from arttrace.loop.trajectory import History, Trajectory
 from arttrace.records.message import Message
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.wire import Api, api_of
-from arttrace.wire.apis.completion_response import ChoiceAnswer, dicts, read_completion, read_stream
+from arttrace.wire.apis.completion_response import ChoiceAnswer, read_completion, read_stream
 from arttrace.wire.apis.completions import prompt_messages
 from arttrace.wire.apis.response_events import read_events
 from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
@@ -154,7 +155,7 @@ def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
         if tool.get("type") == "function" and "function" not in tool
         else tool
-        for tool in dicts(body.get("tools"))
+        for tool in json_objects(body.get("tools"))
     ] or None
 
 
@@ -197,7 +198,7 @@ def _choices_of_events(api: Api, events: list[bytes]) -> list[Any]:
 
 
 def _choices_of_response(response: dict[str, Any]) -> list[Any]:
-    items = dicts(response.get("output"))
+    items = json_objects(response.get("output"))
     reason = status_reason(response, items)
     if reason is None or reason in ("error", "cancelled"):
         return []
@@ -221,8 +222,8 @@ def _logprob_entries(events: list[bytes]) -> dict[int, list[Any]]:
     entries: dict[int, list[Any]] = {}
     for data in events:
         chunk = json_or_none(data) if b'"logprobs"' in data else None
-        for choice in dicts(chunk.get("choices")) if isinstance(chunk, dict) else ():
+        for choice in json_objects(chunk.get("choices")) if isinstance(chunk, dict) else ():
             logprobs, index = choice.get("logprobs"), choice.get("index")
             if isinstance(logprobs, dict) and isinstance(index, int):
-                entries.setdefault(index, []).extend(dicts(logprobs.get("content")))
+                entries.setdefault(index, []).extend(json_objects(logprobs.get("content")))
     return {index: found for index, found in entries.items() if found}

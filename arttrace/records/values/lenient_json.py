@@ -54,3 +54,13 @@ def well_formed(value: Any) -> Any:
     if isinstance(value, dict):
         return {well_formed(key): well_formed(item) for key, item in value.items()}
     return [well_formed(item) for item in value] if isinstance(value, list) else value
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """The value where it is an object; else one without members."""
+    return value if isinstance(value, dict) else {}
+
+
+def json_objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; none where it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -59,11 +59,6 @@ def text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def json_object(value: Any) -> dict[str, Any]:
-    """The value where it is an object; else one without members."""
-    return value if isinstance(value, dict) else {}
-
-
 def finite(value: Any) -> float | None:
     """The value when it is a number that a float can hold, and neither infinite nor NaN."""
     try:

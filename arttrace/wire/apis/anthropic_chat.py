@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.lenient_json import json_object
+
 _BILLING = "x-anthropic-billing-header:"
 """A block of system text that Claude Code sends for its provider's accounting: it changes with every call."""
 
@@ -133,8 +135,7 @@ def _user(blocks: list[Any]) -> Iterator[dict[str, Any]]:
 def _part(block: Any) -> Any:
     """One content part of a chat message."""
     kind = block.get("type") if isinstance(block, dict) else None
-    source = block.get("source") if isinstance(block, dict) else None
-    source = source if isinstance(source, dict) else {}
+    source = json_object(json_object(block).get("source"))
     if kind == "text":
         return {"type": "text", "text": _text_of(block)}
     if kind == "image" and source.get("type") == "url":

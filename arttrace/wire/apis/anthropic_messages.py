@@ -19,6 +19,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import finish_reason
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.anthropic_chat import chat_messages, chat_tools
@@ -164,9 +165,8 @@ def _end(message: dict[str, Any], event: dict[str, Any]) -> None:
     if isinstance(delta, dict):
         message |= {name: delta[name] for name in ("stop_reason", "stop_sequence") if name in delta}
     if isinstance(usage, dict):
-        before = message.get("usage")
         said = {name: count for name, count in usage.items() if count is not None}
-        message["usage"] = {**(before if isinstance(before, dict) else {}), **said}
+        message["usage"] = {**json_object(message.get("usage")), **said}
     if TOKENS_FIELD in event:
         message[TOKENS_FIELD] = event[TOKENS_FIELD]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any
 
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.wire.apis.completion_json import (
     ChunkChoice,
     CompletionChunk,
@@ -143,7 +144,7 @@ class _ChoiceStream:
             pieces.append(text)
 
     def _add_more(self, delta: Delta) -> None:
-        for position, call in enumerate(dicts(delta.tool_calls)):
+        for position, call in enumerate(json_objects(delta.tool_calls)):
             index = _index(call.get("index"), position)
             known = self._at_index.get(index)
             if known is None or known.is_followed_by(call):
@@ -275,11 +276,6 @@ def logprobs_of(entries: list[Any]) -> list[float | None]:
 def numbers(values: list[Any]) -> list[float | None]:
     """A list of log-probabilities; None where one is no number."""
     return values if set(map(type, values)) == {float} else list(map(_number, values))
-
-
-def dicts(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list; none where it is no list."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _index(index: Any, otherwise: int) -> int:

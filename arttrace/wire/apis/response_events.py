@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from arttrace.wire.apis.completion_response import dicts, logprobs_of
+from arttrace.records.values.lenient_json import json_objects
+from arttrace.wire.apis.completion_response import logprobs_of
 from arttrace.wire.span_attributes import error_of, json_or_none
 
 _LAST = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
@@ -146,7 +147,7 @@ def output_logprobs(items: Iterable[Any]) -> list[float | None] | None:
     """The log-probabilities of all output text, in order; None where the engine gave none."""
     found: list[float | None] | None = None
     for item in items:
-        for part in dicts(item.get("content")) if isinstance(item, dict) else []:
+        for part in json_objects(item.get("content")) if isinstance(item, dict) else []:
             if isinstance(part.get("logprobs"), list) and part["logprobs"]:
                 found = (found or []) + logprobs_of(part["logprobs"])
     return found

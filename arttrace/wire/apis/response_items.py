@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.wire.messages import arguments_text
 
 _TEXTS = ("input_text", "output_text", "text")
@@ -103,8 +104,7 @@ def _content(content: Any) -> Iterator[Part]:
 def _reasoning(item: dict[str, Any]) -> Part:
     """The reasoning's own text, else its summary; an item that hides both is kept as it came."""
     for key in ("content", "summary"):
-        pieces = item.get(key)
-        texts = [piece.get("text") for piece in pieces if isinstance(piece, dict)] if isinstance(pieces, list) else []
+        texts = [piece.get("text") for piece in json_objects(item.get(key))]
         text = "\n\n".join(text for text in texts if isinstance(text, str))
         if text:
             return ReasoningPart(text)

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.apis.anthropic_messages import TOKENS_FIELD
-from arttrace.wire.apis.completion_response import dicts, integers
+from arttrace.wire.apis.completion_response import integers
 
 _ERRORS = {
     400: "invalid_request_error",
@@ -51,18 +52,17 @@ def message_of(body: bytes) -> bytes | None:
         completion = msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE:
         return None
-    choices = dicts(completion.get("choices"))
+    choices = json_objects(completion.get("choices"))
     if not choices:
         return None
     choice = choices[0]
-    said = choice.get("message")
-    said = said if isinstance(said, dict) else {}
+    said = json_object(choice.get("message"))
     content: list[dict[str, Any]] = []
     if thought := said.get("reasoning_content") or said.get("reasoning"):
         content.append({"type": "thinking", "thinking": thought, "signature": ""})
     if said.get("content"):
         content.append({"type": "text", "text": said["content"]})
-    calls = [_tool_use(call) for call in dicts(said.get("tool_calls"))]
+    calls = [_tool_use(call) for call in json_objects(said.get("tool_calls"))]
     content += calls
     message = _message(completion.get("id"), completion.get("model"), content)
     message |= _stop(choice.get("finish_reason"), choice.get("stop_reason"), called=bool(calls))
@@ -90,8 +90,7 @@ def _message(id: Any, model: Any, content: list[dict[str, Any]]) -> dict[str, An
 
 
 def _tool_use(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    function = function if isinstance(function, dict) else {}
+    function = json_object(call.get("function"))
     try:
         arguments = msgspec.json.decode(function.get("arguments") or "{}")
     except UNREADABLE:
@@ -116,9 +115,8 @@ def _stop(finish_reason: Any, stop_reason: Any, *, called: bool) -> dict[str, An
 
 
 def _usage(usage: Any) -> dict[str, Any]:
-    usage = usage if isinstance(usage, dict) else {}
-    details = usage.get("prompt_tokens_details")
-    cached = (details.get("cached_tokens") if isinstance(details, dict) else None) or 0
+    usage = json_object(usage)
+    cached = json_object(usage.get("prompt_tokens_details")).get("cached_tokens") or 0
     return {
         "input_tokens": max((usage.get("prompt_tokens") or 0) - cached, 0),
         "cache_creation_input_tokens": 0,
@@ -130,7 +128,7 @@ def _usage(usage: Any) -> dict[str, Any]:
 def _logprobs(choice: dict[str, Any]) -> list[Any] | None:
     logprobs = choice.get("logprobs")
     entries = logprobs.get("content") if isinstance(logprobs, dict) else None
-    return [one.get("logprob") for one in dicts(entries)] if isinstance(entries, list) else None
+    return [one.get("logprob") for one in json_objects(entries)] if isinstance(entries, list) else None
 
 
 class MessageStream:
@@ -190,7 +188,7 @@ class MessageStream:
         if not self._begun:
             yield self._start(chunk)
         self._usage = chunk.get("usage") or self._usage
-        for choice in dicts(chunk.get("choices"))[:1]:
+        for choice in json_objects(chunk.get("choices"))[:1]:
             yield from self._choice(choice)
 
     def _start(self, chunk: dict[str, Any]) -> dict[str, Any]:
@@ -204,22 +202,20 @@ class MessageStream:
     def _choice(self, choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
         self._token_ids += integers(choice.get("token_ids")) or []
         self._logprobs += _logprobs(choice) or []
-        delta = choice.get("delta")
-        delta = delta if isinstance(delta, dict) else {}
+        delta = json_object(choice.get("delta"))
         if thought := delta.get("reasoning_content") or delta.get("reasoning"):
             yield from self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             yield self._delta({"type": "thinking_delta", "thinking": thought})
         if text := delta.get("content"):
             yield from self._open("text", {"type": "text", "text": ""})
             yield self._delta({"type": "text_delta", "text": text})
-        for call in dicts(delta.get("tool_calls")):
+        for call in json_objects(delta.get("tool_calls")):
             yield from self._tool(call)
         if choice.get("finish_reason") is not None:
             self._stop = _stop(choice["finish_reason"], choice.get("stop_reason"), called=self._called)
 
     def _tool(self, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        function = call.get("function")
-        function = function if isinstance(function, dict) else {}
+        function = json_object(call.get("function"))
         index = call.get("index", 0)
         if self._kind != "tool_use" or self._call != index:
             yield from self._close()

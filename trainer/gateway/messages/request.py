@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.apis.anthropic_chat import blocks_of, chat_messages, chat_tools
 from trainer.gateway.errors import Refusal
@@ -47,8 +48,7 @@ def chat_request(body: bytes) -> bytes:
         chat["stop"] = stops
     if (choice := request.get("tool_choice")) is not None:
         chat |= _tool_choice(choice)
-    output = request.get("output_config")
-    output = output if isinstance(output, dict) else {}
+    output = json_object(request.get("output_config"))
     if (effort := output.get("effort")) is not None:
         chat["reasoning_effort"] = _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort
     if (form := output.get("format") or request.get("output_format")) is not None:
@@ -102,7 +102,7 @@ def _conversation(request: dict[str, Any]) -> dict[str, Any]:
     kwargs = request.get("chat_template_kwargs")
     if kind is not None or kwargs is not None:
         switch = {} if kind is None else {"enable_thinking": kind != "disabled"}
-        conversation["chat_template_kwargs"] = switch | (kwargs if isinstance(kwargs, dict) else {})
+        conversation["chat_template_kwargs"] = switch | json_object(kwargs)
     last = chat[-1]
     if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:  # an answer that the client began
         continued = request.get(_CONTINUED) is not False

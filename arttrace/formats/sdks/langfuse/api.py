@@ -22,6 +22,7 @@ from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import as_text, finite, from_json, text
@@ -243,8 +244,7 @@ def scored_trace(item: Mapping[str, Any]) -> str | None:
 def reward(item: Mapping[str, Any]) -> Reward | None:
     """The reward of one score; None for one that was worked out from rewards, or that belongs to no trace. Raises
     NotNumeric for a category or a text, ValueError when it is no score."""
-    metadata = item.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = json_object(item.get("metadata"))
     if "arttrace_derived" in metadata:
         return None
     captured = as_text(metadata.get(_REWARD_KEY))

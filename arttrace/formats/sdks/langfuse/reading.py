@@ -10,7 +10,8 @@ from arttrace.formats.sdks.langfuse.writing import chat_attributes
 from arttrace.formats.sdks.openai_messages import keywords, langchain_result, settings, text_of
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.trajectories.decoding.attribute_values import from_json, json_object, text
+from arttrace.records.values.lenient_json import json_object
+from arttrace.trajectories.decoding.attribute_values import from_json, text
 
 _OPERATIONS = {
     "generation": semconv.OPERATION_CHAT,

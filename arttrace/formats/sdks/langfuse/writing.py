@@ -18,6 +18,7 @@ from arttrace.formats.sdks.openai_messages import answers, inputs, tools
 from arttrace.records import semconv
 from arttrace.records.message import Message
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.lenient_json import json_object
 from arttrace.trajectories.decoding.attribute_values import finite, from_json, text
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.wire.messages import openai_message
@@ -140,7 +141,7 @@ def as_it_says(span: SpanRow, environment: str | None = None, release: str | Non
         user=text(said.get(names.USER_ID)),
         environment=environment,
         release=release,
-        metadata=metadata if isinstance(metadata, dict) else {},
+        metadata=json_object(metadata),
     )
 
 
