@@ -171,23 +171,14 @@ class ScopeDecorator:
                     _opening.caught(error)
             return scope
 
-        def in_coroutine(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            inner = wrapped(*args, **kwargs)
-            if at_the_end():
-                return inner
-            return named_as(inner, drive_coroutine(inner, lambda: start(wrapped, args, kwargs)))
+        def driven_by(drive: Callable[..., Any]) -> Callable[..., Any]:
+            def in_steps(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                inner = wrapped(*args, **kwargs)
+                if at_the_end():
+                    return inner
+                return named_as(inner, drive(inner, lambda: start(wrapped, args, kwargs)))
 
-        def in_generator(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            inner = wrapped(*args, **kwargs)
-            if at_the_end():
-                return inner
-            return named_as(inner, drive_generator(inner, lambda: start(wrapped, args, kwargs)))
-
-        def in_async_generator(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            inner = wrapped(*args, **kwargs)
-            if at_the_end():
-                return inner
-            return named_as(inner, drive_async_generator(inner, lambda: start(wrapped, args, kwargs)))
+            return in_steps
 
         def in_function(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if at_the_end():
@@ -213,11 +204,11 @@ class ScopeDecorator:
         innermost = inspect.unwrap(plain if inspect.isroutine(plain) else type(plain).__call__)
         makes_generator = inspect.isgeneratorfunction(innermost) or inspect.isasyncgenfunction(innermost)
         if inspect.iscoroutinefunction(plain):
-            return in_coroutine
+            return driven_by(drive_coroutine)
         if inspect.isgeneratorfunction(plain):
-            return in_generator
+            return driven_by(drive_generator)
         if inspect.isasyncgenfunction(plain):
-            return in_async_generator
+            return driven_by(drive_async_generator)
         return in_function
 
 

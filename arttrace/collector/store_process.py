@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from arttrace.store.server.owner import answering
 from arttrace.system.errors import StoreInUse
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import only_for_its_user
+from arttrace.system.processes import leave_signals_to_the_parent
 
 STOP = "stop\n"
 """What the collector says when it ends in order."""
@@ -51,8 +51,7 @@ class Round(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def main() -> None:
     """Runs until the end of input."""
-    for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):  # for the collector, which then ends the input
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    leave_signals_to_the_parent()
     only_for_its_user()
     if hasattr(os, "nice"):
         os.nice(_NICE)

@@ -21,7 +21,7 @@ from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import users_umask
-from arttrace.system.processes import signals_after_imports
+from arttrace.system.processes import python_path, signals_after_imports
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
 _STARTERS = re.compile(
@@ -207,9 +207,7 @@ def _environment(data: DataDir, project: str | None) -> dict[str, str]:
     spec = find_spec("arttrace.capture.bootstrap")
     assert spec is not None
     assert spec.origin is not None
-    bootstrap = str(Path(spec.origin).parent)
-    others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != bootstrap]
-    environment = {"PYTHONPATH": os.pathsep.join([bootstrap, *others]), "ARTTRACE_DIR": str(data.root)}
+    environment = {"PYTHONPATH": python_path(str(Path(spec.origin).parent)), "ARTTRACE_DIR": str(data.root)}
     if project is not None:
         environment["ARTTRACE_PROJECT"] = project
     return environment

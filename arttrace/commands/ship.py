@@ -55,11 +55,10 @@ def command(endpoint: str | None, timeout: float, data: DataDir) -> None:
     """
     settings = Settings.resolve(dir=data.root, endpoint=endpoint)
     collector = settings.collector
-    beside = [*settings.receivers, *([settings.otel_beside] if settings.otel_beside is not None else [])]
     outboxes = [] if collector is None else [(data.outbox, collector)]
     if collector is not None and not data.store.exists():
         outboxes.append((data.spool, collector))
-    outboxes += [(data.receivers / receiver.folder(), receiver) for receiver in beside]
+    outboxes += [(data.receivers / receiver.folder(), receiver) for receiver in settings.all_receivers]
     known = {directory for directory, _ in outboxes}
     for about, directory in waiting(data):
         if directory not in known and (size := sum(sizes(directory).values())):

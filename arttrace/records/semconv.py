@@ -66,6 +66,7 @@ OPERATION_EXECUTE_TOOL: Final = "execute_tool"
 OPERATION_INSIDE_A_CALL: Final = "inference"  # of Google ADK's other span of a call
 OPERATION_LEFT_OUT: Final = "arttrace.left_out"  # of a span that only says that sampling left a run out
 OPERATION_REFUSED: Final = "arttrace.refused"  # of a span that only stands in for one that could not be taken
+CONTENT_OF_A_CALL: Final[tuple[str, ...]] = (INPUT_MESSAGES, OUTPUT_MESSAGES, SYSTEM_INSTRUCTIONS, TOOL_DEFINITIONS)
 
 # --- OpenTelemetry general conventions ---------------------------------------------------------------------
 ERROR_TYPE: Final = "error.type"

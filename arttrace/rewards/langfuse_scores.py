@@ -8,7 +8,6 @@ one does, or `arttrace ship`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 from msgspec.structs import replace
 
@@ -55,9 +54,7 @@ class LangfuseScores:
     def __enter__(self) -> LangfuseScores:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, store: AnyStore, records: Sequence[Record]) -> None:

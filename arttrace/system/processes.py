@@ -1,5 +1,5 @@
-"""Processes of this machine: whether they are alive, how those of `multiprocessing` end, how often garbage is
-collected, when signals may interrupt."""
+"""Processes of this machine: whether they are alive, how those of `multiprocessing` end, what a child is given, how
+often garbage is collected, when signals may interrupt."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def at_the_end_of_a_multiprocessing_child(finish: Callable[[], object], *, prior
     util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
     if util is not None and process is not None and process.parent_process() is not None:
         util.Finalize(None, finish, exitpriority=priority)
+
+
+def python_path(first: str) -> str:
+    """PYTHONPATH for a child: `first` before all that it has."""
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != first]
+    return os.pathsep.join([first, *others])
+
+
+def leave_signals_to_the_parent() -> None:
+    """Ignore Ctrl-C, SIGTERM and SIGHUP: whoever started this process gets them too, and then ends its input."""
+    for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def collect_garbage_seldom() -> None:

@@ -11,7 +11,6 @@ import sqlite3
 from array import array
 from collections.abc import Iterator
 from itertools import groupby
-from types import TracebackType
 
 import msgspec
 
@@ -66,9 +65,7 @@ class RunIndex:
     def __enter__(self) -> RunIndex:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

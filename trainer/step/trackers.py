@@ -203,10 +203,7 @@ class MLflow:
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers at their step, the example as a table of its own, and the adapter's files."""
-        at = done.time_ns // 1_000_000
-        numbers = [self._entities.Metric(name, value, at, done.step) for name, value in done.metrics.items()]
-        for start in range(0, len(numbers), 1000):
-            self._client.log_batch(self._run, metrics=numbers[start : start + 1000])
+        self._numbers(done.metrics, done.step, done.time_ns)
         if example is not None:
             rows = example.cells()
             columns = {name: [row[at] for row in rows] for at, name in enumerate(COLUMNS)}
@@ -216,8 +213,10 @@ class MLflow:
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """The numbers at their step."""
-        at = time.time_ns() // 1_000_000
-        metrics = [self._entities.Metric(name, value, at, step) for name, value in numbers.items()]
+        self._numbers(numbers, step, time.time_ns())
+
+    def _numbers(self, numbers: Mapping[str, float], step: int, time_ns: int) -> None:
+        metrics = [self._entities.Metric(name, value, time_ns // 1_000_000, step) for name, value in numbers.items()]
         for start in range(0, len(metrics), 1000):
             self._client.log_batch(self._run, metrics=metrics[start : start + 1000])
 

@@ -113,11 +113,7 @@ class Settings:
     @property
     def names_runs(self) -> bool:
         """Whether each span says of its run what Langfuse wants to know: not where a mode or a mask may hide it."""
-        return (
-            self.mask is None
-            and self.capture_content == "full"
-            and any(one.spans == "langfuse" for one in self.receivers)
-        )
+        return self.mask is None and self.capture_content == "full" and self.scores_live
 
     @property
     def scores_live(self) -> bool:
@@ -137,6 +133,11 @@ class Settings:
         """The receiver of OTEL_EXPORTER_OTLP_*, where it is none of the others."""
         others = [*self.receivers, *([collector(self.endpoint, None)] if self.endpoint is not None else [])]
         return None if self.otel is None or any(same(other, self.otel) for other in others) else self.otel
+
+    @property
+    def all_receivers(self) -> tuple[Receiver, ...]:
+        """Whatever spans are sent to beside the collector."""
+        return self.receivers if self.otel_beside is None else (*self.receivers, self.otel_beside)
 
     @property
     def content(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from opentelemetry.trace import SpanKind, get_current_span
 
 from arttrace.capture.base.values import json_text, weight_of
-from arttrace.capture.calls.genai_span import CONTENT_OF_A_CALL, Said, decoded_value
+from arttrace.capture.calls.genai_span import Said, decoded_value
 from arttrace.capture.calls.same_call import Facts, facts_of
 from arttrace.capture.context.flow import claim_execution
 from arttrace.capture.context.position import Position
@@ -148,7 +148,7 @@ class FollowedCall:
             outer._has_inside = True
         end_ns, passed = time.time_ns(), scope.passed
         kept: dict[str, Any] = {name: value for name, value in attributes.items() if name.startswith(_OF_A_CALL)}
-        kept |= {name: attributes[name] for name in CONTENT_OF_A_CALL if attributes.get(name)}
+        kept |= {name: attributes[name] for name in semconv.CONTENT_OF_A_CALL if attributes.get(name)}
         kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
         kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
         kept |= scope.run.attributes | self._execution.attributes
@@ -206,7 +206,7 @@ class FollowedCall:
 
     def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
         cut = []
-        for name in CONTENT_OF_A_CALL:
+        for name in semconv.CONTENT_OF_A_CALL:
             if name in attributes:
                 text, was_cut = json_text(decoded_value(attributes[name]), MAX_CONTENT_BYTES)
                 attributes[name] = text

@@ -28,12 +28,6 @@ _OLDER_NAMES = {"agent run": semconv.OPERATION_INVOKE_AGENT, "running tool": sem
 _OF_AN_AGENT = (semconv.AGENT_ID, semconv.AGENT_DESCRIPTION, semconv.CONVERSATION_ID)
 _ARGUMENTS = (semconv.TOOL_CALL_ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_arguments")
 _RESULTS = (semconv.TOOL_CALL_RESULT, "gcp.vertex.agent.tool_response", "tool_response")
-CONTENT_OF_A_CALL = (
-    semconv.INPUT_MESSAGES,
-    semconv.OUTPUT_MESSAGES,
-    semconv.SYSTEM_INSTRUCTIONS,
-    semconv.TOOL_DEFINITIONS,
-)
 
 
 class Said(NamedTuple):

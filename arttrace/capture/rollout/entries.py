@@ -19,6 +19,7 @@ from arttrace.capture.base.annotations import as_annotated, hints_of
 from arttrace.capture.context.program import ROLLOUT
 from arttrace.records.rollout import RolloutJob
 from arttrace.system.exit_status import how_ended
+from arttrace.system.processes import python_path
 
 
 def load_entry(entry: str) -> Callable[..., Any]:
@@ -89,8 +90,6 @@ def run_program(program: str, job: RolloutJob) -> None:
 
     Raises RuntimeError with its exit code when that is not 0.
     """
-    folder = str(Path(str(bootstrap.__file__)).parent)
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != folder]
     given = {
         "trajectory_id": job.trajectory_id,
         "scenario": job.scenario,
@@ -99,7 +98,7 @@ def run_program(program: str, job: RolloutJob) -> None:
     }
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([folder, *others]),
+        "PYTHONPATH": python_path(str(Path(str(bootstrap.__file__)).parent)),
         ROLLOUT: msgspec.json.encode(given).decode(),
     }
     started = [program] if program.endswith(".py") else ["-m", program]

@@ -47,8 +47,7 @@ def receivers(data: DataDir) -> Iterator[Check]:
     settings = Settings.resolve(dir=data.root)
     if settings.collector is not None:
         yield _asked("collector", settings.collector)
-    beside = [*settings.receivers, *([settings.otel_beside] if settings.otel_beside is not None else [])]
-    for receiver in beside:
+    for receiver in settings.all_receivers:
         if receiver.spans != "langfuse":
             yield _asked("receiver", receiver)
 

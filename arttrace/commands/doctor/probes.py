@@ -71,15 +71,14 @@ def send_span(data: DataDir) -> Iterator[Check]:
     """Sends one span to the collector and to every receiver that the environment names, and looks whether the collector
     has stored it."""
     settings = Settings.resolve(dir=data.root)
-    beside = [*settings.receivers, *([settings.otel_beside] if settings.otel_beside is not None else [])]
-    if settings.collector is None and not beside:
+    if settings.collector is None and not settings.all_receivers:
         yield Check("spans", "ok", "are sent nowhere: they stay in the data directory")
     if settings.collector is not None:
         check, span = _sent("spans to the collector", settings.collector)
         yield check
         if check.state == "ok":
             yield _arrived(data, str(settings.endpoint), span)
-    for receiver in beside:
+    for receiver in settings.all_receivers:
         yield _sent(f"spans to {receiver.called}", receiver)[0]
 
 

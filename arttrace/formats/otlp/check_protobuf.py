@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.logs import DAMAGED, instead_of_damaged, traces_of_protobuf
-from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, readable_fields, undamaged, values_of
+from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, parses, readable_fields, undamaged, values_of
 from arttrace.formats.otlp.request import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
@@ -177,12 +177,12 @@ def _instead_of_damaged(span: bytes) -> SpanRow | None:
 def _salvage(body: bytes) -> Checked:
     """Keeps the spans that parse on their own, unless what they stand in does not."""
     try:
-        rest, lost = undamaged(body, _parses, MAX_SPANS)
+        rest, lost = undamaged(ExportTraceServiceRequest, body, MAX_SPANS)
     except IndexError as error:
         raise MalformedRequest("the body is no OTLP trace request in protobuf") from error
     except OverflowError as error:
         raise TooManySpans from error
-    if not lost or not _parses(rest):
+    if not lost or not parses(ExportTraceServiceRequest, rest):
         raise MalformedRequest("the body is no OTLP trace request in protobuf")
     checked = _also_refused(check_protobuf(rest), len(lost), _SPAN_IS_DAMAGED)
     return _and_stand_ins(checked, map(_instead_of_damaged, lost))
@@ -206,14 +206,6 @@ def _also_refused(checked: Checked, lost: int, reason: str) -> Checked:
         refused=checked.refused + lost,
         reason=reason,
     )
-
-
-def _parses(request: bytes) -> bool:
-    try:
-        ExportTraceServiceRequest.FromString(request)
-    except DecodeError:
-        return False
-    return True
 
 
 def _count(body: bytes) -> int:

@@ -74,20 +74,12 @@ def _read(body: bytes) -> tuple[ExportLogsServiceRequest, list[bytes]]:
     with contextlib.suppress(DecodeError):
         return ExportLogsServiceRequest.FromString(body), []
     try:
-        rest, lost = undamaged(body, _parses, MAX_SPANS)
+        rest, lost = undamaged(ExportLogsServiceRequest, body, MAX_SPANS)
         return ExportLogsServiceRequest.FromString(rest if lost else body), lost
     except OverflowError as error:
         raise TooManySpans from error
     except (IndexError, DecodeError) as error:
         raise MalformedRequest("the body is no OTLP log request in protobuf") from error
-
-
-def _parses(request: bytes) -> bool:
-    try:
-        ExportLogsServiceRequest.FromString(request)
-    except DecodeError:
-        return False
-    return True
 
 
 def _name(record: LogRecord) -> str | None:

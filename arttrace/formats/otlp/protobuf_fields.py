@@ -6,7 +6,9 @@ A message is a row of fields: a tag, then a varint, 8 bytes, a length and its by
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
+
+from google.protobuf.message import DecodeError, Message
 
 BYTES = 2
 """The kind of a field that holds a length and its bytes: text, bytes and messages."""
@@ -67,17 +69,26 @@ def walk(message: bytes) -> Iterator[tuple[int, int, int, int]]:
         yield start, value, at, tag
 
 
-def undamaged(request: bytes, parses: Callable[[bytes], bool], bound: int) -> tuple[bytes, list[bytes]]:
-    """An OTLP request of traces or of logs without the spans or records that `parses` says no to, each alone in a
-    request of its own; and those. What stands in a resource or scope that does not parse is left out with
-    it. Raises IndexError where this is no wire format, OverflowError where it holds more than `bound` of them."""
+def parses(kind: type[Message], request: bytes) -> bool:
+    """Whether these bytes are such a message."""
+    try:
+        kind.FromString(request)
+    except DecodeError:
+        return False
+    return True
+
+
+def undamaged(kind: type[Message], request: bytes, bound: int) -> tuple[bytes, list[bytes]]:
+    """An OTLP request of traces or of logs without the spans or records that do not parse, each alone in a request of
+    its own; and those. What stands in a resource or scope that does not parse is left out with it. Raises IndexError
+    where this is no wire format, OverflowError where it holds more than `bound` of them."""
     total = 0
     kept: list[bytes] = []
     lost: list[bytes] = []
     _, batches = _split(request, _RESOURCES)
     for batch in batches:
         resource, scoped = _split(batch, _SCOPES)
-        resource_parses = parses(encode_bytes(resource, _RESOURCES))
+        resource_parses = parses(kind, encode_bytes(resource, _RESOURCES))
         good_scoped: list[bytes] = []
         for one in scoped:
             scope, records = _split(one, _RECORDS)
@@ -85,9 +96,9 @@ def undamaged(request: bytes, parses: Callable[[bytes], bool], bound: int) -> tu
             if total > bound:
                 raise OverflowError(total)
             good: list[bytes] = []
-            stands = resource_parses and parses(encode_bytes(scope, _SCOPES, _RESOURCES))
+            stands = resource_parses and parses(kind, encode_bytes(scope, _SCOPES, _RESOURCES))
             for record in records:
-                whole = stands and parses(encode_bytes(record, _RECORDS, _SCOPES, _RESOURCES))
+                whole = stands and parses(kind, encode_bytes(record, _RECORDS, _SCOPES, _RESOURCES))
                 (good if whole else lost).append(record)
             good_scoped.append(encode_bytes(scope + b"".join(encode_bytes(each, _RECORDS) for each in good), _SCOPES))
         if resource_parses:

@@ -52,7 +52,7 @@ def gathered(spans: list[SpanRow]) -> list[SpanRow]:
 def _with(span: SpanRow, inner: SpanRow | None) -> SpanRow:
     if inner is None or span.name != CALL:
         return span
-    own = {name: inner.attributes[name] for name in strands.DETAILED if name in inner.attributes}
+    own = {name: inner.attributes[name] for name in semconv.CONTENT_OF_A_CALL if name in inner.attributes}
     details = [SpanEvent(strands.DETAILS, inner.end_ns, own)] if semconv.OUTPUT_MESSAGES in own else []
     return msgspec.structs.replace(span, events=[*span.events, *inner.events, *details])
 

@@ -11,12 +11,6 @@ from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import from_json
 
 DETAILS = "gen_ai.client.inference.operation.details"
-DETAILED = (
-    semconv.INPUT_MESSAGES,
-    semconv.OUTPUT_MESSAGES,
-    semconv.SYSTEM_INSTRUCTIONS,
-    semconv.TOOL_DEFINITIONS,
-)
 
 
 def details(span: SpanRow) -> Attributes:
@@ -24,7 +18,7 @@ def details(span: SpanRow) -> Attributes:
     found: Attributes = {}
     for event in span.events:
         if event.name == DETAILS:
-            for name in DETAILED:
+            for name in semconv.CONTENT_OF_A_CALL:
                 if name in event.attributes:
                     found.setdefault(name, event.attributes[name])
     return found
@@ -39,7 +33,7 @@ def tool(span: SpanRow) -> Attributes:
         elif event.name == "gen_ai.choice":
             found[semconv.TOOL_CALL_RESULT] = event.attributes.get("message")
         elif event.name == DETAILS:
-            asked, given = (_only_part(event.attributes.get(name)) for name in DETAILED[:2])
+            asked, given = (_only_part(event.attributes.get(name)) for name in semconv.CONTENT_OF_A_CALL[:2])
             if "arguments" in asked:
                 found[semconv.TOOL_CALL_ARGUMENTS] = text_of(asked["arguments"])
             if "response" in given:

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from arttrace.capture.export.lifecycle import recorder
@@ -90,9 +89,7 @@ class SkyPilotBackend:
     async def __aenter__(self) -> SkyPilotBackend:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def register(self, model: TrainableModel) -> None:

@@ -102,6 +102,11 @@ def plain(value: Any) -> Any:
     raise NotImplementedError(f"{type(value).__name__} cannot be written")
 
 
+def plain_or_text(value: Any) -> Any:
+    """The same for people: what JSON cannot hold is text."""
+    return list(value) if isinstance(value, TokenIds) else str(value)
+
+
 def encode_token_ids(token_ids: Sequence[int]) -> str:
     """Token ids of shape (T,) as text. Raises struct.error for an id outside 32 bits."""
     return _IDS + base64.b64encode(struct.pack(f"<{len(token_ids)}i", *token_ids)).decode("ascii")

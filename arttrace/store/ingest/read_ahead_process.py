@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import struct
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 from arttrace.store.ingest.batches import SegmentBatch, read_batches
 from arttrace.store.ingest.pause_gc import gc_paused
 from arttrace.system.journal import Segment
+from arttrace.system.processes import leave_signals_to_the_parent
 
 READY: Final = b"+"
 """What it says first."""
@@ -70,8 +70,7 @@ def _read(work: Work, out: IO[bytes]) -> None:
 
 def main() -> None:
     """Reads the segments that standard input names."""
-    for name in {"SIGINT", "SIGTERM", "SIGHUP"} & set(dir(signal)):  # for its reader, which then ends the input
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    leave_signals_to_the_parent()
     source, out = sys.stdin.buffer, sys.stdout.buffer
     code = 0
     try:

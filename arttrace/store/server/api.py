@@ -22,7 +22,7 @@ from starlette.routing import Route
 from arttrace.formats.otlp.validate import checked
 from arttrace.records.record import Record
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.records.values.tokens import TokenIds, plain
+from arttrace.records.values.tokens import plain_or_text
 from arttrace.store import Store
 from arttrace.store.access.client import JSON_LINES, MSGPACK, Failure
 from arttrace.store.access.operations import OPERATIONS, Operation
@@ -116,11 +116,7 @@ def _run(accept: str, operation: Operation, arguments: msgspec.Struct, store: St
         if ARROW in accept:
             return Response(_arrow(columns, rows), media_type=ARROW)
         result = named_rows(columns, rows)
-    return Response(msgspec.json.encode(result, enc_hook=_text), media_type=JSON)
-
-
-def _text(value: Any) -> Any:
-    return plain(value) if isinstance(value, TokenIds) else str(value)
+    return Response(msgspec.json.encode(result, enc_hook=plain_or_text), media_type=JSON)
 
 
 def _arrow(columns: list[str], rows: list[tuple[Any, ...]]) -> bytes:

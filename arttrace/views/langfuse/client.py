@@ -6,7 +6,6 @@ import contextlib
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import httpx
@@ -77,9 +76,7 @@ class LangfuseClient:
     def __enter__(self) -> LangfuseClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def project(self) -> str | None:

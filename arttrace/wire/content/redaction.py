@@ -52,12 +52,12 @@ def _part(part: Any) -> Any:
 def _leaf(value: Any) -> Any:
     """A marker for a value; of an object its own type as well."""
     if isinstance(value, dict) and isinstance(value.get("type"), str):
-        return {"type": value["type"], "content": redacted_text(_encoded(value))}
+        return {"type": value["type"], "content": redacted_text(encoded(value))}
     return _length(value)
 
 
 def _length(value: Any) -> str:
-    return redacted_text(value if isinstance(value, str) else _encoded(value))
+    return redacted_text(value if isinstance(value, str) else encoded(value))
 
 
 def _parsed(text: str) -> Any:
@@ -71,7 +71,7 @@ def _parsed(text: str) -> Any:
 def _definitions(tools: Any) -> Any:
     if not isinstance(tools, list):
         return _leaf(tools)
-    return [_definition(tool) if isinstance(tool, dict) else redacted_text(_encoded(tool)) for tool in tools]
+    return [_definition(tool) if isinstance(tool, dict) else redacted_text(encoded(tool)) for tool in tools]
 
 
 def _definition(tool: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,8 @@ def _arguments(value: Any) -> Any:
     return {name: _leaf(item) for name, item in value.items()} if isinstance(value, dict) else _leaf(value)
 
 
-def _encoded(value: Any) -> str:
+def encoded(value: Any) -> str:
+    """A value as JSON."""
     return msgspec.json.encode(value).decode()
 
 

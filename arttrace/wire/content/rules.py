@@ -22,7 +22,7 @@ from arttrace.records.span import SpanRow
 from arttrace.wire.content import secrets
 from arttrace.wire.content.hidden import Hidden
 from arttrace.wire.content.modes import MAX_CONTENT_BYTES, ContentMode, Mask
-from arttrace.wire.content.redaction import redacted, redacted_text
+from arttrace.wire.content.redaction import encoded, redacted, redacted_text
 
 KINDS = {
     semconv.INPUT_MESSAGES: "input_messages",
@@ -43,8 +43,7 @@ KINDS = {
 }
 """The attributes that hold content, with the `kind` that a mask receives."""
 
-_OF_A_CALL = (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS, semconv.TOOL_DEFINITIONS)
-_MESSAGES = {KINDS[name] for name in _OF_A_CALL}
+_MESSAGES = {KINDS[name] for name in semconv.CONTENT_OF_A_CALL}
 _TOKENS = (semconv.PROMPT_TOKEN_IDS, semconv.TOKEN_IDS, semconv.LOGPROBS)
 
 
@@ -84,7 +83,7 @@ class ContentRules:
             value = attributes.get(name)
             if value is None:
                 continue
-            text = value if isinstance(value, str) else _encoded(value)
+            text = value if isinstance(value, str) else encoded(value)
             allowed = self._allowed(text, kind, "full" if name == semconv.METADATA else mode, hidden, bool(error))
             if allowed is None:
                 del kept[name]
@@ -92,7 +91,7 @@ class ContentRules:
                 kept[name] = allowed
             if allowed != text:
                 masked.append(name)
-        if mode != "full" or not set(_OF_A_CALL).isdisjoint(masked):
+        if mode != "full" or not set(semconv.CONTENT_OF_A_CALL).isdisjoint(masked):
             for name in [name for name in kept if name.startswith(_TOKENS)]:
                 del kept[name]
                 masked.append(name)
@@ -116,25 +115,25 @@ class ContentRules:
 
     def note(self, text: str) -> str:
         """A text that is given to a run from outside, as metadata is: kept in every mode, masked, without secrets."""
-        allowed = self._allowed(_encoded(text), "metadata", "full", Hidden(), False)
+        allowed = self._allowed(encoded(text), "metadata", "full", Hidden(), False)
         noted = "" if allowed is None else msgspec.json.decode(allowed)
-        return noted if isinstance(noted, str) else _encoded(noted)
+        return noted if isinstance(noted, str) else encoded(noted)
 
     def computed_group(self, key: str, mode: ContentMode, hidden: Hidden) -> str:
         """The key of a group as it may be written, where the user's code made it of what the run was given: what stays
         of it is content of the kind "group", and a hash keeps apart what is not shown apart any more."""
-        allowed = self._allowed(_encoded(key), "group", mode, hidden, False)
+        allowed = self._allowed(encoded(key), "group", mode, hidden, False)
         shown = "" if allowed is None else msgspec.json.decode(allowed)
         if shown == key:
             return key
         digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
-        return f"{shown if isinstance(shown, str) else _encoded(shown)} #{digest}".strip()
+        return f"{shown if isinstance(shown, str) else encoded(shown)} #{digest}".strip()
 
     def url(self, url: str, mode: ContentMode, hidden: Hidden) -> str | None:
         """The URL of a request as it may be written: in the mode "full" alone, masked, without secrets."""
-        allowed = self._allowed(_encoded(url), "url", mode, hidden, False) if mode == "full" else None
+        allowed = self._allowed(encoded(url), "url", mode, hidden, False) if mode == "full" else None
         shown = None if allowed is None else msgspec.json.decode(allowed)
-        return shown if shown is None or isinstance(shown, str) else _encoded(shown)
+        return shown if shown is None or isinstance(shown, str) else encoded(shown)
 
     def _allowed(self, text: str, kind: str, mode: ContentMode, hidden: Hidden, has_error: bool) -> str | None:
         """The JSON text of one attribute as it may be written, or None where it may not."""
@@ -143,7 +142,7 @@ class ContentRules:
         learns = mode == "full" and (has_error or kind not in _MESSAGES)  # a history costs, and no other span quotes it
         try:
             if mode == "redacted":
-                return _encoded(redacted(msgspec.json.decode(text), kind))
+                return encoded(redacted(msgspec.json.decode(text), kind))
             masked = text if self.mask is None else _masked(text, kind, self.mask)
             allowed = secrets.without_known(masked) if kind in _MESSAGES else _searched(masked, kind, hidden)
         except BaseException as error:  # noqa: BLE001  a mask is the user's and may raise anything
@@ -175,7 +174,7 @@ def _searched(text: str, kind: str, hidden: Hidden) -> str:
         with contextlib.suppress(msgspec.DecodeError):
             value = msgspec.json.decode(text)
             searched = hidden.without_secrets(without_named(value))
-            text = text if searched == value else _encoded(searched)
+            text = text if searched == value else encoded(searched)
     return secrets.scrubbed(text)
 
 
@@ -185,15 +184,11 @@ class _Unusable(Exception):
 
 def _masked(text: str, kind: str, mask: Mask) -> str:
     value = msgspec.json.decode(text)
-    before = _encoded(value)  # the mask may change the value it is given
+    before = encoded(value)  # the mask may change the value it is given
     given = mask(value, kind=kind)
     if given is None and value is not None:
         raise _Unusable(f"the mask returned None for {kind}: it must return the value, masked or not")
-    after = _encoded(given)
+    after = encoded(given)
     if len(after) > MAX_CONTENT_BYTES:
         raise _Unusable(f"the mask made more than {MAX_CONTENT_BYTES} bytes of {kind}")
     return text if after == before else after
-
-
-def _encoded(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -11,14 +11,14 @@ import msgspec
 from arttrace.records import semconv
 from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
-from arttrace.records.values.tokens import TokenIds, plain
+from arttrace.records.values.tokens import plain_or_text
 from arttrace.views.web.models.transcript import TranscriptEntry
 from arttrace.wire.messages import openai_message
 
 
 def as_json(value: Any) -> str:
     """Any record as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=plain_or_text), indent=2).decode()
 
 
 def as_markdown(title: str, entries: Sequence[TranscriptEntry]) -> str:
@@ -71,7 +71,3 @@ def versions_of(spans: Sequence[SpanRow], span_id: str) -> list[SpanRow]:
         tools = [span.span_id for span in spans if span.attributes.get(semconv.TOOL_CALL_ID) == span_id]
         found = [span for span in spans if span.span_id in tools[:1]]
     return sorted(found, key=lambda span: (span.end_ns > 0, len(msgspec.json.encode(span))), reverse=True)
-
-
-def _plain(value: Any) -> Any:
-    return plain(value) if isinstance(value, TokenIds) else str(value)

@@ -101,14 +101,17 @@ def charts(steps: Sequence[PolicyStep], evaluated: Mapping[int, Mapping[str, flo
             if any(_finite(step.metrics.get(name)) is not None for step in steps)
         }
         if lines:
-            last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in lines.items()}
-            made.append(Chart(title, unit, numbers, lines, last))
+            made.append(_chart(title, unit, numbers, lines))
     shown = sorted({name for numbers in evaluated.values() for name in numbers})[:_MOST_EVALUATIONS]
     if shown:
         lines = {name: tuple(numbers.get(name) for numbers in evaluated.values()) for name in shown}
-        last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in lines.items()}
-        made.insert(0, Chart("Evaluation", "runs that nothing is trained on, mean", tuple(evaluated), lines, last))
+        made.insert(0, _chart("Evaluation", "runs that nothing is trained on, mean", tuple(evaluated), lines))
     return tuple(made)
+
+
+def _chart(title: str, unit: str, steps: tuple[int, ...], lines: dict[str, tuple[float | None, ...]]) -> Chart:
+    last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in lines.items()}
+    return Chart(title, unit, steps, lines, last)
 
 
 def versions(
