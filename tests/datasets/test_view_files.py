@@ -19,8 +19,7 @@ from arttrace.system.paths import DataDir
 from arttrace.views.datasets import view_files
 
 
-@pytest.mark.parametrize("rows_at_once", [None, 5])
-@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize(("rows_at_once", "owned"), [(None, False), (5, True)])
 def test_every_view_is_a_file_of_its_rows(
     rows_at_once: int | None, owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
