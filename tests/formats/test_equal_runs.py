@@ -37,11 +37,6 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=FORMS)
-def item(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return FORMS[request.param]
-
-
 def imported(data: Path, *files: Path) -> tuple[int, int]:
     """How many runs and spans are there after an import."""
     done = CliRunner().invoke(cli, ["import", *map(str, files), "--dir", str(data)], catch_exceptions=False)
@@ -57,7 +52,9 @@ def written(path: Path, *items: Any) -> Path:
     return path
 
 
-def test_equal_runs_in_one_file_are_several_and_stay_those(item: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_runs_in_one_file_are_several_and_stay_those(form: str, tmp_path: Path) -> None:
+    item = FORMS[form]
     one = written(tmp_path / "one" / "x.jsonl", item)
     (_, spans) = imported(tmp_path / "alone", one)
     three = written(tmp_path / "three" / "x.jsonl", item, item, item)
@@ -65,16 +62,16 @@ def test_equal_runs_in_one_file_are_several_and_stay_those(item: dict[str, Any],
         assert imported(tmp_path / "data", three) == (3, 3 * spans)
 
 
-def test_equal_runs_in_files_of_one_name_are_several_and_stay_those(item: dict[str, Any], tmp_path: Path) -> None:
-    files = [written(tmp_path / name / "x.jsonl", item) for name in ("first", "second")]
+def test_equal_runs_in_files_of_one_name_are_several_and_stay_those(tmp_path: Path) -> None:
+    files = [written(tmp_path / name / "x.jsonl", FORMS["exchange"]) for name in ("first", "second")]
     (_, spans) = imported(tmp_path / "data", files[0])
     for _ in range(2):
         assert imported(tmp_path / "data", *files) == (2, 2 * spans)
     assert imported(tmp_path / "data", files[1]) == (2, 2 * spans)
 
 
-def test_a_file_named_twice_is_imported_once(item: dict[str, Any], tmp_path: Path) -> None:
-    file = written(tmp_path / "x.jsonl", item)
+def test_a_file_named_twice_is_imported_once(tmp_path: Path) -> None:
+    file = written(tmp_path / "x.jsonl", FORMS["exchange"])
     (link := tmp_path / "link" / "x.jsonl").parent.mkdir()
     link.symlink_to(file)
     assert imported(tmp_path / "data", file, file, link)[0] == 1

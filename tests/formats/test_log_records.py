@@ -94,8 +94,7 @@ def check_sql(store: Store, run: Trajectory) -> None:
     assert runs_with(store, "It is 42.") == {run.id}
 
 
-@pytest.mark.parametrize("form", [bytes, as_json], ids=["protobuf", "JSON"])
-@pytest.mark.parametrize("first", ["traces", "logs"])
+@pytest.mark.parametrize(("first", "form"), [("traces", bytes), ("logs", as_json)], ids=["protobuf", "JSON"])
 @pytest.mark.parametrize("schema", RECORDED)
 def test_messages_of_google_adk_are_read(schema: str, first: str, form: Any, tmp_path: Path) -> None:
     requests = {"traces": recorded(schema, "traces"), "logs": form(recorded(schema, "logs"))}
