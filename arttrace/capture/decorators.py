@@ -71,7 +71,7 @@ class ScopeDecorator:
             self._trajectory_id = _text(trajectory_id)
             self._tags = tags if isinstance(tags, str) else tuple(tags or ())
             self._metadata = dict(metadata or {})
-        self._capture_content = None if capture_content is None else content_mode(capture_content, default="full")
+        self._capture_content = None if capture_content is None else content_mode(capture_content)
         hooks.install()
 
     def __call__(self, fn: F) -> F:

@@ -90,10 +90,10 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
     )
 
 
-def why_not_trained(call: Call, policy: str | None = None) -> NotTrained | None:
+def why_not_trained(call: Call) -> NotTrained | None:
     """Why a call by itself cannot be trained on, None when all its answers can; that it was recorded twice only its
     trajectory says."""
-    return next(filter(None, _faults(call, policy)), None)
+    return next(filter(None, _faults(call, None)), None)
 
 
 def _fault(call: Call, choice: Choice | None) -> NotTrained | None:

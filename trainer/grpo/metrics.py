@@ -34,6 +34,8 @@ class GroupReward(msgspec.Struct, frozen=True):
 
 def step_numbers(batch: TrainingBatch, learned: StepMetrics, judgements: Sequence[Judgement] = ()) -> dict[str, float]:
     """What a PolicyStep keeps of the step that trained on the batch."""
+    group_means = [statistics.fmean(group) for group in batch.rewards]
+    advantages = [sample.advantage for sample in batch.samples]
     numbers = {
         "groups": float(len(batch.rewards)),
         "groups_equal": float(batch.equal_groups),
@@ -41,8 +43,11 @@ def step_numbers(batch: TrainingBatch, learned: StepMetrics, judgements: Sequenc
         "reward_mean": batch.reward_mean,
         "reward_spread": batch.reward_spread,
         **_of_agents(batch.agent_rewards),
-        **_range("reward_group_mean", [statistics.fmean(group) for group in batch.rewards]),
-        **_moments("advantage", [sample.advantage for sample in batch.samples]),
+        "reward_group_mean_min": min(group_means, default=0.0),
+        "reward_group_mean_max": max(group_means, default=0.0),
+        "advantage_mean": statistics.fmean(advantages) if advantages else 0.0,
+        "advantage_std": statistics.pstdev(advantages) if advantages else 0.0,
+        "advantage_max": max(map(abs, advantages), default=0.0),
         "tokens_captured": float(batch.captured_tokens),
         "tokens_trained": float(batch.trained_tokens),
         "tokens_quarantined": float(batch.captured_tokens - batch.trained_tokens),
@@ -85,15 +90,3 @@ def _of_agents(rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
             written = f"{first} {next(numbers)}"
         found[written] = statistics.fmean(values)
     return found
-
-
-def _moments(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {
-        f"{name}_mean": statistics.fmean(values) if values else 0.0,
-        f"{name}_std": statistics.pstdev(values) if values else 0.0,
-        f"{name}_max": max(map(abs, values), default=0.0),
-    }
-
-
-def _range(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {f"{name}_min": min(values, default=0.0), f"{name}_max": max(values, default=0.0)}

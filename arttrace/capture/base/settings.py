@@ -196,7 +196,7 @@ class Settings:
         return cls(
             data=data,
             project=project or (parent.project if parent else None) or os.environ.get("ARTTRACE_PROJECT") or "default",
-            capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT", default="full"),
+            capture_content=content_mode(capture_content, "ARTTRACE_CAPTURE_CONTENT"),
             mask=mask,
             sample=_sample(sample),
             retain=_limit(retain, "ARTTRACE_RETAIN", age_ns, "1h"),
@@ -222,9 +222,9 @@ class Settings:
         )
 
 
-def content_mode(given: str | None, variable: str = "", *, default: ContentMode) -> ContentMode:
-    """`given` as a mode, else the environment's, else `default`; off for a word that is no mode."""
-    return _word(given, variable, get_args(ContentMode), default, "off")
+def content_mode(given: str | None, variable: str = "") -> ContentMode:
+    """`given` as a mode, else the environment's, else "full"; off for a word that is no mode."""
+    return _word(given, variable, get_args(ContentMode), "full", "off")
 
 
 def _word(given: str | None, variable: str, words: tuple[_T, ...], default: _T, otherwise: _T) -> _T:

@@ -30,7 +30,7 @@ class RemoteParent(Position):
         self.recorder = recorder()
         settings = self.recorder.settings
         self.run = RunState(id=sent.trajectory_id, project=sent.project or settings.project)
-        self.capture_content = stricter(settings.capture_content, content_mode(sent.capture_content, default="full"))
+        self.capture_content = stricter(settings.capture_content, content_mode(sent.capture_content))
         self.execution = None if sent.execution_id is None else Execution.elsewhere(sent.execution_id)
         flags = TraceFlags(TraceFlags.SAMPLED)
         self._context = SpanContext(sent.trace_id, sent.span_id, is_remote=True, trace_flags=flags)

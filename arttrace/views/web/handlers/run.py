@@ -100,7 +100,7 @@ def show(request: Request) -> Response:
     loaded = {n - n % ENTRIES for n in seen} or {number - number % ENTRIES if number < len(found) else 0}
     return page(
         "run_transcript.html",
-        **_head(reader, summary, "transcript", run),
+        **head(reader, summary, "transcript", run),
         text=text,
         total=len(entries),
         found=len(found),
@@ -127,7 +127,7 @@ def timeline(request: Request) -> Response:
     bars = _bars(reader, summary.id)
     return page(
         "run_timeline.html",
-        **_head(reader, summary, "timeline"),
+        **head(reader, summary, "timeline"),
         total=len(bars),
         blocks=_blocks(len(bars), BARS, f"/rows/timeline/{escaped(summary.id)}"),
         bars=bars[:BARS],
@@ -152,7 +152,7 @@ def graph(request: Request) -> Response:
     address = f"/rows/graph/{escaped(summary.id)}"
     return page(
         "run_graph.html",
-        **_head(reader, summary, "graph"),
+        **head(reader, summary, "graph"),
         graphs=made[:200],
         chosen=chosen,
         blocks=_blocks(len(chosen.rows), ROWS, address, agent=chosen.agent_id) if chosen else (),
@@ -176,7 +176,7 @@ def spans(request: Request) -> Response:
     found = sorted(reader.spans(summary.id), key=lambda span: (span.start_ns, span.span_id))
     return page(
         "run_spans.html",
-        **_head(reader, summary, "spans"),
+        **head(reader, summary, "spans"),
         total=len(found),
         blocks=_blocks(len(found), SPANS, f"/rows/spans/{escaped(summary.id)}"),
         spans=found[:SPANS],
@@ -202,7 +202,7 @@ def span(request: Request) -> Response:
     command = as_curl(call) if call is not None else ""
     return page(
         "run_span.html",
-        **_head(reader, summary, "spans"),
+        **head(reader, summary, "spans"),
         span=found[0],
         versions=[shown("code", as_json(one), most=SPAN_CHARACTERS) for one in found[:MOST_VERSIONS]],
         count=len(found),
@@ -241,14 +241,8 @@ def changed(request: Request) -> Response:
     return Response(status_code=204 if request.query_params.get("revision") == summary.revision else 200)
 
 
-def head_of(request: Request, tab: str) -> dict[str, Any]:
-    """What the top of every page of a run shows."""
-    reader = reader_of(request)
-    return _head(reader, reader.run(request.path_params["id"]), tab)
-
-
-def _head(reader: StoreReader, summary: TrajectorySummary, tab: str, begun: Trajectory | None = None) -> dict[str, Any]:
-    """`begun` is what stands for a run that is not read as a whole yet."""
+def head(reader: StoreReader, summary: TrajectorySummary, tab: str, begun: Trajectory | None = None) -> dict[str, Any]:
+    """What the top of every page of a run shows. `begun` is what stands for a run that is not read as a whole yet."""
     run = reader.trajectory(summary.id) if begun is None else begun
     late_in = late(reader.store, [summary]).get(summary.id, ())
     given, result = input_and_result(run)

@@ -14,7 +14,7 @@ from arttrace.store.sql_text import quoted
 from arttrace.trajectories import sequences
 from arttrace.views.web.addresses import escaped
 from arttrace.views.web.handlers.request_fields import integer, reader_of
-from arttrace.views.web.handlers.run import head_of, once_read
+from arttrace.views.web.handlers.run import head, once_read
 from arttrace.views.web.models.blocks import blocks
 from arttrace.views.web.models.tokens.learned import (
     METHODS,
@@ -62,7 +62,7 @@ def show(request: Request) -> Response:
     address = f"/rows/tokens/{escaped(summary.id)}"
     return page(
         "run_tokens.html",
-        **head_of(request, "tokens"),
+        **head(reader, summary, "tokens"),
         rows=reader.kept(summary.id, "sequence rows", lambda: sequence_rows(run, made)),
         number=number,
         chosen=chosen,
