@@ -52,6 +52,10 @@ class StoreFull(StoreError, MayPass):
     """The disk takes no more; what was acknowledged is safe."""
 
 
+class StoreBarred(StoreError, MayPass):
+    """What waits for the store is another user's."""
+
+
 class ServingError(ArttraceError):
     """The serving engine or the gateway did not start, died, or did not do what was asked."""
 

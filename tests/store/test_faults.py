@@ -36,7 +36,7 @@ from arttrace.store.rows import encode as parts_module
 from arttrace.store.rows.encode import EncodedSpan
 from arttrace.store.rows.left_out import IS_STAND_IN
 from arttrace.store.rows.tables import SPAN_ID, Row
-from arttrace.system.errors import StoreError, StoreFull
+from arttrace.system.errors import MayPass, StoreError, StoreFull
 from arttrace.system.journal import JournalWriter, list_segments
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.stand_ins import is_stand_in
@@ -265,6 +265,30 @@ def test_what_the_machine_refuses_stays_and_is_tried_again(
         assert len(list_segments(data.spool)) == 1
         assert store.ingest_spool() == 2
     assert not list(data.spool.iterdir())
+
+
+def test_a_segment_of_another_user_is_named_and_stops_no_other(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that root wrote, in a container say."""
+    spool(data, encode_record(span(1)))
+    spool(data, encode_record(span(2)))
+    [foreign, _] = list_segments(data.spool)
+    read = batches_module.read_segment
+
+    def refuses(path: Path, *where: Any, **how: Any) -> Any:
+        if path == foreign.path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, *where, **how)
+
+    with Store.open(data, create=True, take_in=False) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(batches_module, "read_segment", refuses)
+            with pytest.raises(StoreError, match=f"{foreign.path}: Permission denied(.|\n)*chown -R") as error:
+                store.ingest_spool()
+            assert isinstance(error.value, MayPass), "the daemon waits until somebody gives it over"
+            assert "disk" not in str(error.value)
+        assert ids(store) == [2]
+        assert store.ingest_spool() == 1
+        assert ids(store) == [1, 2]
 
 
 def test_no_memory_is_no_fault_of_the_record(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,26 @@ def test_after_a_failed_query_comes_the_next(store: Store) -> None:
     assert store.sql("SELECT 1")[1] == [(1,)]
 
 
+def test_an_answer_that_is_too_large_is_refused_after_some_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten thousand rows at a time many gigabytes were in memory before the first look at their size."""
+    monkeypatch.setattr("arttrace.store.access.sql.MAX_ANSWER_BYTES", 1 << 20)
+    with pytest.raises(StoreError, match=r"after 1000 rows"):
+        store.sql("SELECT repeat('x', 500) FROM range(10000)")
+
+
+def test_a_query_with_bytes_that_are_no_text_is_refused(store: Store) -> None:
+    """As an argument of the command it stands for a byte that is not UTF-8."""
+    with pytest.raises(StoreError, match=r"the query failed: .*not UTF-8"):
+        store.sql("SELECT '\udcff'")
+
+
+def test_a_number_beyond_a_column_does_not_say_that_the_store_is_damaged(store: Store) -> None:
+    """Who moved it away would lose what is in it."""
+    with pytest.raises(StoreError, match="out of range") as error:
+        store.summaries(limit=10**20)
+    assert "move it away" not in str(error.value)
+
+
 def test_a_store_named_from_where_one_stands_is_pruned_and_spills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

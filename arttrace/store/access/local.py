@@ -21,7 +21,7 @@ from arttrace.store.ingest.read_ahead import ReadAhead
 from arttrace.store.ingest.segments import ingest_segments
 from arttrace.store.transactions import ctrl_c_as_usual
 from arttrace.store.unread import UnreadCount, UnreadThere, unread_in
-from arttrace.system.errors import StoreError, StoreFull
+from arttrace.system.errors import StoreBarred, StoreError, StoreFull
 from arttrace.system.journal import JournalWriter, list_segments
 from arttrace.system.paths import DataDir
 
@@ -152,6 +152,12 @@ class Store(StoreQueries):
                     else:
                         return total
                 file.reopen()
+        except PermissionError as error:
+            raise StoreBarred(
+                f"what waits in {directory} cannot be taken into the store: {error.filename}: {error.strerror}",
+                "It is another user's, such as root's of a container: give it to yours, "
+                f'`sudo chown -R "$USER" {self.data.root}`. Nothing is lost.',
+            ) from error
         except (duckdb.Error, OSError) as error:
             file.invalidated = True
             raise StoreFull(

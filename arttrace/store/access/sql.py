@@ -17,12 +17,14 @@ from typing import Any
 import duckdb
 import msgspec
 
+from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.units import quantity
 from arttrace.store.file import cancellation
 from arttrace.system.errors import StoreError
 
 MAX_ANSWER_BYTES = 512 << 20
-_ROWS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 1_000
+"""They are in memory before their size is looked at."""
 _READING = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _reads = re.compile(
     r"range|generate_series|unnest|repeat|json_each|json_tree|glob|(duckdb|pragma|read)_\w+", re.IGNORECASE | re.ASCII
@@ -88,6 +90,8 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator
 def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
     """Raises StoreError unless it is one query that reads, explained or not. An explained one is parsed by itself, to
     the end: EXPLAIN ANALYZE runs it, and DuckDB does not say what it is."""
+    if well_formed(query) != query:
+        raise StoreError("the query failed: it holds bytes that are not UTF-8")
     statements = connection.extract_statements(query)
     if [one.type for one in statements] == [duckdb.StatementType.EXPLAIN]:
         explaining = _explaining.match(query)

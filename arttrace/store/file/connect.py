@@ -25,7 +25,10 @@ _LOCK_PATIENCE_S = 2.0
 _HELD = ("Could not set lock", "the configuration has been locked")
 """What DuckDB says of a file that another process has open, and of one that this process is about to close."""
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-_NO_DAMAGE = (duckdb.OutOfMemoryException, duckdb.InterruptException, duckdb.ProgrammingError)
+_NO_DAMAGE = (
+    *(duckdb.OutOfMemoryException, duckdb.InterruptException, duckdb.ProgrammingError),
+    *(duckdb.ConversionException, duckdb.OutOfRangeException),  # a number that was asked for is beyond its column
+)
 _HEADERS = 3 * 4096
 
 

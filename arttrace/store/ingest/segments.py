@@ -45,14 +45,22 @@ def ingest_segments(
     connection: duckdb.DuckDBPyConnection, writer: Writer, directory: Path, ahead: ReadAhead | None, unread: UnreadCount
 ) -> Iterator[int]:
     """Reads what is new in a journal's segments. Yields after each how many of its records were new to the store; what
-    could not be read goes to `unread`. Raises duckdb.Error when the store cannot be written; what was not stored is
-    read again next time."""
+    could not be read goes to `unread`. Raises duckdb.Error when the store cannot be written, and PermissionError, after
+    all others are read, when a segment is another user's; what was not stored is read again next time."""
     known = dict(connection.execute('SELECT name, "offset" FROM ingested_segments').fetchall())
     work = [(segment, known.get(segment.name, 0)) for segment in list_segments(directory)]
     if ahead is not None:
         ahead.plan(work)
+    barred: PermissionError | None = None
     for segment, offset in work:
-        yield _take_segment(connection, writer, segment, offset, ahead, unread)
+        try:
+            new = _take_segment(connection, writer, segment, offset, ahead, unread)
+        except PermissionError as error:
+            barred = error
+        else:
+            yield new
+    if barred is not None:
+        raise barred
 
 
 @gc_paused()
