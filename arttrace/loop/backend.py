@@ -140,30 +140,31 @@ class LocalBackend:
             rubric: What the judge is asked to reward, in words.
 
         Returns:
-            One judgement per group that was scored, with a score in 0..1 per run.
+            One judgement per group that was scored, in order, with a score in 0..1 per run.
 
         Raises:
             JudgeError: The first one, after the groups that could be judged are stored.
         """
         groups = gathered_groups(groups, "judge")
         await asyncio.to_thread(self._bring, groups)
-        comparable = [group.group for group in groups if len(group.group.trajectories) > 1]
-        judged: list[Judgement] = []
+        comparable = [(record, group) for group in groups if len((record := group.group).trajectories) > 1]
+        whole = {id(record): group for record, group in comparable}
+        judged: list[tuple[TrajectoryGroup, Judgement]] = []
         try:
             results = await score_groups(
-                comparable,
+                [record for record, _ in comparable],
                 judge_model,
                 extra_litellm_params,
                 rubric,
-                on_judged=lambda _group, judgement: judged.append(judgement),
+                on_judged=lambda record, judgement: judged.append((whole[id(record)], judgement)),
             )
         finally:
             if judged:  # also when the judge gave out half-way: what is paid for is kept
-                await asyncio.to_thread(self._append, judged)
+                await asyncio.to_thread(self._keep, judged)
         for result in results:
             if not isinstance(result, Judgement):
                 raise result
-        return judged
+        return [one for one in results if isinstance(one, Judgement)]
 
     async def train(
         self,
@@ -320,10 +321,13 @@ class LocalBackend:
         """Have here what was recorded where another backend of this process reads."""
         copy_runs({id: data for group in groups for id, data in group.directories.items()}, self.data)
 
-    def _append(self, judged: Sequence[Judgement]) -> None:
-        with open_store(self.data) as store:
-            for one in judged:
-                append_scores(store, to_store(one))
+    def _keep(self, judged: Sequence[tuple[TrajectoryGroup, Judgement]]) -> None:
+        """Store what was judged where the runs were recorded, and here, where they are trained on."""
+        for group, judgement in judged:
+            group.take(judgement)
+            if set(group.directories.values()) - {self.data}:
+                with open_store(self.data) as store:
+                    append_scores(store, to_store(judgement))
 
     async def _running(self) -> _Served | None:
         try:

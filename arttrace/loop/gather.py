@@ -169,8 +169,8 @@ class TrajectoryGroup:
         self._recorded |= {reward.trajectory_id: reward.value for reward in rewards}
 
     def take(self, judgement: Judgement) -> None:
-        """Store a judgement of this group. Its scores are the rewards of trajectories that existed already, and of
-        those in `built` that have none.
+        """Store a judgement of this group. Its scores are the rewards of trajectories that were not captured here, and
+        of those in `built` that have none.
 
         Args:
             judgement: What `ruler_score_group` returned for `group`.
@@ -178,14 +178,14 @@ class TrajectoryGroup:
         Raises:
             StoreError: The store cannot be written.
         """
-        rewarded = sum(isinstance(one, BuiltTrajectory) and one.reward is not None for one in self.results)
-        tell_of_two_rewards(rewarded, len(self.results))
-        for one in self.ready_made:
-            one.reward = judgement.scores[record_id(one)]
+        captured = [one for one in self.built if one.captured]
+        tell_of_two_rewards(sum(one.reward is not None for one in captured), len(captured))
         for one in self.built:
-            if one.reward is None and (score := judgement.scores.get(one.id)) is not None:
+            if not one.captured:
+                one.reward = judgement.scores[record_id(one)]
+            elif one.reward is None and (score := judgement.scores.get(one.id)) is not None:
                 one.reward = self._recorded[one.id] = score  # the judge's record has it
-        for data in by_directory(self._captured_directories()):
+        for data in by_directory(self.directories):
             with open_store(data, create=True) as store:
                 append_scores(store, to_store(judgement))
                 self._read_again(store)

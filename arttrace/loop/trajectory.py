@@ -19,6 +19,7 @@ from arttrace.records.call import Call
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode
 from arttrace.records.trajectory import Trajectory as RecordedTrajectory
+from arttrace.records.values.lenient_json import well_formed
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.wire.messages import parse_message
@@ -189,10 +190,10 @@ def conversation_record(one: Trajectory) -> RecordedTrajectory:
         agents.append(agent)
         last: str | None = None
         for said in history.messages():
-            node = MessageNode(f"{agent.id}-{len(nodes)}", agent.id, last, parse_message(said))
+            node = MessageNode(f"{agent.id}-{len(nodes)}", agent.id, last, parse_message(well_formed(said)))
             nodes.append(node)
             last = node.id
-        offered = tuple(dict(tool) for tool in history.tools or ())
+        offered = tuple(well_formed(dict(tool)) for tool in history.tools or ())
         calls.append(AgentCall(Call(f"{agent.id}-call", id, None, 0, 0, tools=offered), agent.id, last))
     messages = [node.message for node in nodes if node.agent_id == agents[0].id]
     return RecordedTrajectory(

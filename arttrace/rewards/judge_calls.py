@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.units import quantity
 from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
 from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error, may_pass, retry_after_s, short_cause
@@ -112,7 +113,7 @@ async def ask(
     first, asked, cause = messages, list(messages), ""
     for attempt in range(1, judge.attempts + 1):
         try:
-            text = await _answer(litellm, judge, asked, answer_format, bill)
+            text = well_formed(await _answer(litellm, judge, asked, answer_format, bill))
         except Exception as error:  # noqa: BLE001 - providers raise what they like; it is classified and reported below
             if shorter is not None and isinstance(error, litellm.ContextWindowExceededError):
                 cause = f"the group is longer than the judge {judge.model} reads: {short_cause(error, judge.params)}"

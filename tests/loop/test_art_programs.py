@@ -204,6 +204,12 @@ async def test_so_many_may_raise(
         assert len(group.trajectories) == 2
 
 
+def model_that_is_logged(directory: Path) -> art.Model:
+    model = art.Model("o3")
+    model.backend = StandInBackend(DataDir(directory), "")
+    return model
+
+
 async def test_ready_made_trajectories_are_judged_and_kept_from_a_local_trainer(
     model: art.TrainableModel, judge_server: Any, tmp_path: Path
 ) -> None:
@@ -220,6 +226,7 @@ async def test_ready_made_trajectories_are_judged_and_kept_from_a_local_trainer(
     )
     assert judged is not None
     assert sorted(one.reward or 0.0 for one in judged) == [0.25, 0.5]
+    assert await model_that_is_logged(tmp_path).log([judged]) == {"val/runs": 2.0, "val/reward": 0.375}
     assert {one.id for one in trajectories} == {""}  # the server that records a call names it, nobody else
     with pytest.raises(TrainingError, match="put into a group ready-made were not captured"):
         await LocalBackend(tmp_path).train(model, [judged])
@@ -324,6 +331,34 @@ async def test_a_judge_gives_the_trajectories_their_rewards(
     assert judged.trajectories[2].reward == 0.7
     await model.train([judged])
     assert sorted(len(run.rewards) for run in judged.captured) == [1, 1, 2]
+
+
+async def test_a_judge_does_not_replace_the_rewards_of_runs_that_are_grouped_anew(
+    model: art.TrainableModel, backend: StandInBackend, judge_server: Any
+) -> None:
+    await model.register(backend)
+    gathered = await art.gather_trajectories(rollout(model, "6 x 7?", reward) for reward in (0.7, None))
+    again = art.TrajectoryGroup(gathered.trajectories)
+    await ruler_score_group(again, "openai/o3", {"api_base": judge_server.url})
+    await model.train([again])
+    with Store.open(backend.data) as store:
+        runs = {run.id: {one.source: one.value for one in run.rewards} for run in store.trajectories()}
+    kept = [runs[one.id] for one in again]
+    assert [one.reward for one in again] == [0.7, kept[1]["judge"]]
+    assert [sorted(one) for one in kept] == [["code", "judge"], ["judge"]]
+
+
+async def test_half_an_emoji_in_a_trajectory_is_judged(judge_server: Any) -> None:
+    """As in plain conversations: a model that is cut within one answers it."""
+    said = [[{"role": "user", "content": "Wave"}, {"role": "assistant", "content": text}] for text in ("\ud83d", "no")]
+    tool = {"type": "function", "function": {"name": "wave", "description": "\ud83d"}}
+    judged = await art.ruler_score_group(
+        [art.Trajectory(messages, tools=[tool]) for messages in said],
+        model="openai/o3",
+        extra_litellm_params={"api_base": judge_server.url},
+    )
+    assert judged is not None
+    assert None not in [one.reward for one in judged]
 
 
 async def test_that_a_judge_does_not_replace_rewards_is_said_once(

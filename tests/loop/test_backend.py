@@ -18,8 +18,9 @@ from backend_commands import COMMANDS, alive, rewarded, running
 from lost_span import WHY, lose_a_call
 
 import arttrace
-from arttrace.loop import LocalBackend, TrainableModel, Trajectory, gather_trajectories
+from arttrace.loop import LocalBackend, TrainableModel, Trajectory, TrajectoryGroup, gather_trajectories
 from arttrace.loop.child import Child
+from arttrace.rewards import trajectory_reward
 from arttrace.store import Store
 from arttrace.system.errors import JudgeError, ServingError, TrainingError
 
@@ -237,6 +238,19 @@ def test_what_was_judged_before_the_judge_gave_out_is_kept(backend: LocalBackend
     asyncio.run(loop())
     with Store.open(backend.data) as store:
         assert len([one for one in store.trajectories() if one.rewards]) == 2
+
+
+async def test_what_was_judged_is_known_to_the_groups(
+    backend: LocalBackend, model: TrainableModel, judge_server: Any
+) -> None:
+    group = await gather_trajectories([rollout("6"), rollout("9")])
+    said = [[{"role": "user", "content": "6?"}, {"role": "assistant", "content": text}] for text in ("6", "7")]
+    made = TrajectoryGroup(Trajectory(messages) for messages in said)
+    judged = await backend.judge([group, made], "openai/stand-in", {"api_base": judge_server.url})
+    assert [trajectory_reward(run) for run in group.captured] == [judged[0].scores[run.id] for run in group.captured]
+    assert sorted(one.reward or 0.0 for one in made) == sorted(judged[1].scores.values())
+    with Store.open(backend.data) as store:
+        assert store.sql("SELECT count(*) FROM rewards")[1] == [(2,)], "none of a run that is not there"
 
 
 def test_a_model_that_is_not_served_cannot_be_called(model: TrainableModel) -> None:

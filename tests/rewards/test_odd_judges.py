@@ -43,6 +43,14 @@ def test_half_an_emoji_in_a_conversation_is_judged_as_what_it_is_stored_as(judge
     assert "\ufffd" in judge_server.requests[0]["messages"][1]["content"]
 
 
+def test_a_judge_that_answers_half_an_emoji_is_asked_again(judge_server: Any) -> None:
+    judge_server.script = [judge_server.says("I wave: \ud83d"), judge_server.good]
+    runs = [[{"role": "user", "content": "Wave"}, {"role": "assistant", "content": text}] for text in ("yes", "no")]
+    scores = asyncio.run(ruler(runs, MODEL, {"api_base": judge_server.url}))
+    assert [one.trajectory_id for one in scores] == ["1", "2"]
+    assert "I wave: \ufffd" in judge_server.requests[1]["messages"][2]["content"]
+
+
 @pytest.mark.parametrize("counts", [{"votes": 0}, {"max_concurrency": 0}, {"max_concurrency": -1}])
 def test_a_judge_that_is_never_asked_is_an_error_at_once(
     counts: dict[str, int], judge_server: Any, group: Group

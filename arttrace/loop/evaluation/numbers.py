@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.trajectory import Trajectory
+from arttrace.loop.trajectory import Trajectory, record_id
 from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.rewards import trajectory_reward
 from arttrace.system.errors import ArttraceError
@@ -61,7 +61,7 @@ def _said(one: Run) -> list[dict[str, float]]:
         return [one.finite_numbers()]
     if isinstance(one, Recorded):
         return [_of_captured(one)]
-    built = {run.id: run.finite_numbers() for run in one.built}
+    built = {record_id(run): run.finite_numbers() for run in one.built}
     captured = {run.id: _of_captured(run) for run in one.captured}
     return [{**built.get(id, {}), **captured.get(id, {})} for id in {**built, **captured}]
 
