@@ -36,9 +36,11 @@ from arttrace.store import open_store
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.exit_status import how_ended
+from arttrace.system.processes import is_alive
 
 _DIES_WITHIN_S = 0.3
 """How long after it refused a connection a server may be seen dying."""
+_ANSWERS_WITHIN_S = 5.0
 _PROGRAM = "from arttrace.commands import main; main()"
 
 
@@ -53,6 +55,7 @@ class _Served(msgspec.Struct, frozen=True):
     url: str
     policy: str
     base_model: str
+    pid: int
 
 
 class LocalBackend:
@@ -105,7 +108,7 @@ class LocalBackend:
             model: The model to serve.
 
         Raises:
-            ServingError: The gateway there serves another policy or base model, or the start fails.
+            ServingError: The gateway there serves another model or does not answer, or the start fails.
         """
         self._closed = False
         served = await self._running()
@@ -335,20 +338,25 @@ class LocalBackend:
         except (FileNotFoundError, *UNREADABLE):
             return None
         async with httpx.AsyncClient(
-            timeout=5.0,
+            timeout=_ANSWERS_WITHIN_S,
             headers={"authorization": f"Bearer {api_key()}"},
             trust_env=False,
             verify=needs_certificates(served.url),
         ) as client:
             try:
                 answer = await client.get(f"{served.url}/arttrace/status")
-            except httpx.HTTPError:
-                return None  # it died without removing its file
+            except httpx.HTTPError as error:
+                if isinstance(error, httpx.ConnectError) or not is_alive(served.pid):
+                    return None  # it died without removing its file
+                said = f"the gateway at {served.url} does not answer: {error or type(error).__name__}"
+                raise ServingError(said, f"Wait until it has less to do, or stop it: kill {served.pid}") from error
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             raise ServingError(f"the gateway at {served.url} asks for a key", "Set ARTTRACE_API_KEY to its key.")
         return served if answer.status_code == httpx.codes.OK else None
 
     async def _start(self, model: TrainableModel) -> _Served:
+        if self._server is not None:
+            await self._server.stop()
         self._server = await Child.start(
             *(sys.executable, "-c", WATCH_STARTER + self._program),
             *("serve", "--base-model", str(model.base_model), "--policy", model.name, "--port", "0"),

@@ -114,6 +114,23 @@ async def test_a_server_that_died_is_reported_with_its_last_words_and_started_ag
         assert len(await backend.train(model)) == 1
 
 
+async def test_a_server_that_is_slow_to_answer_is_not_started_twice(
+    backend: LocalBackend, model: TrainableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with backend:
+        await backend.register(model)
+        assert (server := backend._server) is not None
+        os.kill(pid := server._process.pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr("arttrace.loop.backend._ANSWERS_WITHIN_S", 0.2)
+            with pytest.raises(ServingError, match=rf"does not answer(.|\n)*kill {pid}"):
+                await backend.register(model)
+        os.kill(pid, signal.SIGCONT)
+        await backend.register(model)
+        assert backend._server is server
+    assert not alive(pid), "closing stops what was started first"
+
+
 async def test_a_server_that_dies_during_a_step_is_the_cause_of_its_failure(
     backend: LocalBackend, model: TrainableModel
 ) -> None:
