@@ -30,6 +30,7 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.records.values.users_text import first_line
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.store import open_store
@@ -348,7 +349,7 @@ class LocalBackend:
             except httpx.HTTPError as error:
                 if isinstance(error, httpx.ConnectError) or not is_alive(served.pid):
                     return None  # it died without removing its file
-                said = f"the gateway at {served.url} does not answer: {error or type(error).__name__}"
+                said = f"the gateway at {served.url} does not answer: {first_line(error)}"
                 raise ServingError(said, f"Wait until it has less to do, or stop it: kill {served.pid}") from error
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             raise ServingError(f"the gateway at {served.url} asks for a key", "Set ARTTRACE_API_KEY to its key.")

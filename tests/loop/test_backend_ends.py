@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from backend_commands import COMMANDS, alive, rewarded, running
 
-from arttrace.loop import LocalBackend, TrainableModel, Trajectory, gather_trajectories
+from arttrace.loop import LocalBackend, ServerBackend, TrainableModel, Trajectory, gather_trajectories
 from arttrace.system.errors import ServingError, TrainingError
 
 INTERRUPTED = """
@@ -119,16 +120,29 @@ async def test_a_server_that_is_slow_to_answer_is_not_started_twice(
 ) -> None:
     async with backend:
         await backend.register(model)
-        assert (server := backend._server) is not None
+        server = backend._server
+        assert server is not None
         os.kill(pid := server._process.pid, signal.SIGSTOP)
         with monkeypatch.context() as patch:
             patch.setattr("arttrace.loop.backend._ANSWERS_WITHIN_S", 0.2)
-            with pytest.raises(ServingError, match=rf"does not answer(.|\n)*kill {pid}"):
+            with pytest.raises(ServingError, match=rf"does not answer: ReadTimeout(.|\n)*kill {pid}"):
                 await backend.register(model)
         os.kill(pid, signal.SIGCONT)
         await backend.register(model)
         assert backend._server is server
     assert not alive(pid), "closing stops what was started first"
+
+
+async def test_a_server_elsewhere_that_is_silent_is_reported_with_what_it_kept_waiting_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("arttrace.loop.remote.connection._TIMEOUT_S", 0.1)
+    monkeypatch.setattr("arttrace.loop.remote.connection._PATIENCE_S", 0.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(ServingError, match="does not answer: ReadTimeout"),
+    ):
+        await ServerBackend(f"http://127.0.0.1:{silent.getsockname()[1]}").status()
 
 
 async def test_a_server_that_dies_during_a_step_is_the_cause_of_its_failure(

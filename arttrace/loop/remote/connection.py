@@ -17,6 +17,7 @@ import msgspec
 from arttrace.loop.model import api_key as key_of_environment
 from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.records.values.users_text import first_line
 from arttrace.system.addresses import is_http, needs_certificates
 from arttrace.system.errors import ServingError, TrainingError
 
@@ -150,7 +151,7 @@ class ServerConnection:
                 unmet = isinstance(error, httpx.ConnectError) and not self._answered
                 if unmet or time.monotonic() > until:
                     raise ServingError(
-                        f"the server at {self.url} does not answer: {error or type(error).__name__}",
+                        f"the server at {self.url} does not answer: {first_line(error)}",
                         "Start it there: python -m arttrace.server --model MODEL",
                     ) from error
                 await asyncio.sleep(1.0)
