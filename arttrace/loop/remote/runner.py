@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.outcome import warn_of_what_is_missing
 from arttrace.loop.remote.clients import AsyncClient, in_thread
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
@@ -67,7 +68,7 @@ class ArtClient:
         **settings: Any,
     ) -> list[TrainedStep]:
         """Train on the prompts that were run. Each iteration runs every prompt again, has the judge score each prompt's
-        runs against each other, and trains a step.
+        runs against each other, and trains a step. An agent that raises ends no other: a warning says how many did.
 
         Args:
             iterations: The largest number of steps.
@@ -92,7 +93,7 @@ class ArtClient:
         async def iterate() -> list[TrainedStep]:
             made: list[TrainedStep] = []
             for _ in range(iterations):
-                groups = await self._groups(group_size)
+                groups = [group for group in await self._groups(group_size) if len(group.ready_made) > 1]
                 for group in groups:
                     await ruler_score_group(group, judge_model, extra_litellm_params, rubric)
                 async with AsyncClient(self._url, self._api_key) as client:
@@ -102,16 +103,23 @@ class ArtClient:
         return in_thread(iterate())
 
     async def _groups(self, size: int, prompts: Iterable[tuple[str, str]] | None = None) -> list[TrajectoryGroup]:
-        """A group of runs of each prompt."""
+        """A group of runs of each prompt; where agents raise, their exceptions. Raises the first where all do."""
         slots = asyncio.Semaphore(_AT_A_TIME)
         chosen = list(self._prompts if prompts is None else prompts)
 
-        async def run(task: str, prompt: str) -> Trajectory:
+        async def run(task: str, prompt: str) -> Trajectory | Exception:
             async with slots:
-                return await (self._agents.get(task) or partial(_ask, task))(client, prompt)
+                try:
+                    return await (self._agents.get(task) or partial(_ask, task))(client, prompt)
+                except Exception as error:  # noqa: BLE001 - whatever the user's agent raises is its outcome
+                    return error
 
         async with AsyncClient(self._url, self._api_key) as client:
             runs = await asyncio.gather(*(run(*one) for one in chosen for _ in range(size)))
+        raised = [one for one in runs if isinstance(one, Exception)]
+        if raised and len(raised) == len(runs):
+            raise raised[0]
+        warn_of_what_is_missing(len(runs), (), 0, raised)
         return [TrajectoryGroup(runs[at : at + size]) for at in range(0, len(runs), size)]
 
 

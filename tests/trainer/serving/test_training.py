@@ -4,6 +4,7 @@ what waits meanwhile, and what a client hears."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -328,6 +329,21 @@ async def test_no_more_agents_run_at_once_than_a_server_bears() -> None:
     groups = await client._groups(8, [("search", f"{number}") for number in range(20)])
     assert [[run.id for run in group.ready_made] for group in groups] == [[f"{number}"] * 8 for number in range(20)]
     assert most == 32
+
+
+async def test_an_agent_that_raises_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def agent(client: art.AsyncClient, prompt: str) -> art.Trajectory:
+        if prompt == "b" or next(number) % 2:
+            raise LookupError("no such mail")
+        return art.Trajectory([{"role": "user", "content": prompt}], id=prompt)
+
+    number = itertools.count()
+    client = art.ArtClient("http://127.0.0.1:9", agents={"search": agent})
+    groups = await client._groups(4, [("search", "a"), ("search", "b")])
+    assert [(len(group), len(group.exceptions)) for group in groups] == [(2, 2), (0, 4)]
+    assert caplog.messages == ["6 of 8 rollouts raised; the first: LookupError('no such mail')"]
+    with pytest.raises(LookupError, match="no such mail"):
+        await client._groups(4, [("search", "b")])
 
 
 async def test_an_agent_is_asked_at_the_server_and_recorded_there(desk: Desk) -> None:
