@@ -123,6 +123,13 @@ class Trajectory(History):
         histories = (self, *self.additional_histories)
         return [one for each in histories for one in each.messages_and_choices if not isinstance(one, Mapping)]
 
+    def run_account(self) -> tuple[Any, dict[str, Any]]:
+        """The result and the metadata of the run that returns this trajectory: what its last message says, and the
+        metadata with the metrics."""
+        said = self.messages()
+        metrics = {"metrics": self.metrics} if self.metrics else {}
+        return said[-1].get("content") if said else None, {**self.metadata, **metrics}
+
     def record(self) -> Reward | None:
         """The reward as it is stored; a later one with another value replaces it. None if there is no reward.
 

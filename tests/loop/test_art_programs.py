@@ -25,6 +25,7 @@ from arttrace.records import semconv
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.rewards import ruler_score_group, trajectory_reward
+from arttrace.rewards.transcript import transcript
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.paths import DataDir
@@ -292,6 +293,19 @@ async def test_a_decorated_rollout_is_the_same_run(model: art.TrainableModel, ba
     named = {run.calls[0].call.messages[0].text: [agent.name for agent in run.agents] for run in group.trajectories}
     assert named == {"a": ["solver"], "b": ["around", "solver"]}
     assert group.uncaptured == 0
+
+
+async def test_a_decorated_rollout_says_of_its_run_what_another_one_says(
+    model: art.TrainableModel, backend: StandInBackend
+) -> None:
+    """What it returns was its result as a whole: a judge was shown the reward, and metadata with the truth."""
+    await model.register(backend)
+    decorated = arttrace.trajectory(name="solver")(rollout)
+    group = await art.gather_trajectories([decorated(model, "6 x 7?", 0.25), rollout(model, "6 x 7?", 0.25)])
+    for run in group.captured:
+        assert run.result == "the answer is 42"
+        assert run.metadata == {"scenario": "6 x 7?", "metrics": {"turns": 2}}
+        assert "0.25" not in str(transcript(run))
 
 
 def test_messages_of_choices_go_back_as_they_came() -> None:

@@ -122,9 +122,13 @@ def close(scope: Current | None, error: BaseException | None = None) -> None:
 
 
 def finish(scope: Current | None, result: Any) -> None:
-    """Record what the run returned and end its scope, if it has one."""
+    """Record what the run returned and end its scope, if it has one. A run that returns an account of itself, such as
+    a Trajectory of arttrace.loop, has the result and the metadata that this says."""
     if type(scope) is Scope:
         try:
+            if scope.is_root and (account := getattr(type(result), "run_account", None)) is not None:
+                result, metadata = account(result)
+                scope.update(metadata=metadata)
             scope.set_result(result)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _results.caught(error)

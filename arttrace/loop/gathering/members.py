@@ -87,10 +87,9 @@ async def opened(rollout: Awaitable[Any]) -> Any:
         result = await rollout
         if isinstance(result, BuiltTrajectory):
             result.finite_numbers()  # before they are kept
-            metrics = {"metrics": result.metrics} if result.metrics else {}
-            run.update(metadata={**result.metadata, **metrics})
-            said = result.messages()
-            run.set_result(said[-1].get("content") if said else None)
+            said, metadata = result.run_account()
+            run.update(metadata=metadata)
+            run.set_result(said)
         else:
             run.set_result(result)
         return result
