@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from arttrace.store.access.client import Failure
+from arttrace.store.access.client import Failure, timeout_for
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.file.read_so_far import read_so_far, reading_message
 from arttrace.store.server.asgi import Receive, Scope, Send
@@ -17,7 +17,6 @@ from arttrace.store.server.responses import JSON, RequestRefused
 from arttrace.store.server.timeouts import BodyReader
 from arttrace.system.paths import DataDir
 
-_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 _HEADERS = ("content-type", "accept")
 
 
@@ -37,7 +36,7 @@ class Forward:
             await _fail(send, 503, _not_owned(read_so_far(self._data.store)))
             return
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False, verify=False)  # noqa: S501 - plain HTTP
+            self._client = httpx.AsyncClient(trust_env=False, verify=False)  # noqa: S501 - plain HTTP
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         headers = {name: given[name] for name in _HEADERS if name in given}
         try:
@@ -52,6 +51,7 @@ class Forward:
             f"{owner.url}{scope['raw_path'].decode('latin-1')}?{scope['query_string'].decode('latin-1')}".rstrip("?"),
             headers={**headers, "authorization": f"Bearer {owner.token}"},
             content=body,
+            timeout=timeout_for(scope["path"]),
         )
         try:
             answer = await _unless_gone(self._client.send(request, stream=True), receive)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from served_app import served
 from stored_runs import store_by_an_earlier_version
@@ -148,3 +149,32 @@ def test_one_whose_store_nobody_opens_is_said_to_be_so(data: DataDir, monkeypatc
     monkeypatch.setattr(remote, "RETRY_S", 0.2)
     with collector(data) as url, pytest.raises(StoreError, match="nobody owns the store at the moment"):
         open_store(dataclasses.replace(data, url=url))
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_pruning_may_take_longer_than_what_else_is_asked(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    """A hundred gigabytes are not written anew in ten minutes: who asked gave up, which ended it each time."""
+    monkeypatch.setenv("ARTTRACE_API_KEY", "key")
+    waited: dict[str, list[float]] = {}
+
+    def noted(send: Callable[..., object]) -> Callable[..., object]:
+        def noting(self: object, request: httpx.Request, **how: object) -> object:
+            waited.setdefault(request.url.path, []).append(request.extensions["timeout"]["read"])
+            return send(self, request, **how)
+
+        return noting
+
+    for client in (httpx.Client, httpx.AsyncClient):
+        monkeypatch.setattr(client, "send", noted(client.send))
+    with (
+        Store.open(data, create=True) as own,
+        answering(own),
+        collector(data) as url,
+        open_store(dataclasses.replace(data, url=url) if elsewhere else data) as store,
+    ):
+        store.prune(dry_run=True)
+        store.summaries()
+    askers = 2 if elsewhere else 1
+    assert (waited["/api/prune"], waited["/api/summaries"]) == (askers * [86_400.0], askers * [600.0])

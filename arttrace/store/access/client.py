@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,10 +17,20 @@ from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import MayPass, StoreError
 from arttrace.system.processes import signals_after_imports
 
+if TYPE_CHECKING:
+    import httpx
+
 MSGPACK, JSON_LINES = "application/msgpack", "application/x-ndjson"
 
 _POST_BYTES = 8 << 20
-_TIMEOUT_S, _CONNECT_S = 600.0, 5.0
+_ANSWER_S, _PRUNE_S, _CONNECT_S = 600.0, 86_400.0, 5.0
+
+
+def timeout_for(path: str) -> httpx.Timeout:
+    """How long a request waits for its answer. Pruning writes the whole store anew."""
+    import httpx
+
+    return httpx.Timeout(_PRUNE_S if path == "/api/prune" else _ANSWER_S, connect=_CONNECT_S)
 
 
 class _OwnerReply(msgspec.Struct, frozen=True):
@@ -72,7 +82,6 @@ class OwnerClient:
         self._client = httpx.Client(
             base_url=url,
             headers=headers,
-            timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
             trust_env=False,
             verify=needs_certificates(url),
         )
@@ -135,7 +144,7 @@ class OwnerClient:
 
         try:
             # httpx's response is in a cycle: what it keeps of its content stays in memory until cycles are looked for.
-            with self._client.stream(method, path, **content) as answer:
+            with self._client.stream(method, path, timeout=timeout_for(path), **content) as answer:
                 said = b"".join(answer.iter_bytes())
         except (httpx.RequestError, httpx.InvalidURL, OSError) as error:
             raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
