@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
+import weakref
 
 import openai
 import pytest
@@ -15,6 +17,42 @@ def test_retry_names_what_has_no_name_of_its_own_by_its_type(caplog: pytest.LogC
     with pytest.raises(ValueError, match="no answer"):
         art.retry(max_attempts=2, delay=0.0)(functools.partial(int, "no answer"))()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["partial raised in attempt 1 of 2"]
+
+
+def test_retry_takes_any_number_of_attempts_and_no_delay_below_zero() -> None:
+    assert art.retry(max_attempts=5000)(lambda: 1)() == 1
+    for settings in ({"delay": -1.0}, {"backoff_factor": -2.0}):
+        with pytest.raises(ValueError, match=r"is -\d.0, below 0"):
+            art.retry(**settings)
+
+
+def test_limit_concurrency_keeps_nothing_of_a_key_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[asyncio.Semaphore]] = []
+
+    class Noted(asyncio.Semaphore):
+        def __init__(self, value: int) -> None:
+            super().__init__(value)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr("asyncio.Semaphore", Noted)
+    most = running = 0
+
+    @art.limit_concurrency(1, derive_key=str)
+    async def ask(number: int) -> None:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    async def ask_all() -> int:
+        await asyncio.gather(*(ask(7) for _ in range(3)))
+        for number in range(100):
+            await ask(number)
+        gc.collect()
+        return sum(one() is not None for one in made)
+
+    assert (asyncio.run(ask_all()), most) == (0, 1)
 
 
 def test_limit_concurrency_holds_in_one_event_loop_after_the_other() -> None:

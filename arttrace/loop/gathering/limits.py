@@ -8,9 +8,9 @@ import functools
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from arttrace.records.values.users_text import safe_text
 
@@ -41,13 +41,21 @@ def retry(
         The decorator. The exception of the last attempt is raised.
 
     Raises:
-        ValueError: `max_attempts` is below 1.
+        ValueError: `max_attempts` is below 1, or a delay below 0.
     """
     _require_number("retry()", max_attempts)
     if max_attempts < 1:
         raise ValueError(f"max_attempts is {max_attempts}, below 1")
+    for name, given in (("delay", delay), ("backoff_factor", backoff_factor)):
+        if given < 0:
+            raise ValueError(f"{name} is {given}, below 0")
 
-    delays = [delay * backoff_factor**n for n in range(max_attempts - 1)]
+    def attempts() -> Iterator[tuple[int, float]]:
+        """The attempts before the last, each with the delay after it."""
+        wait = delay
+        for attempt in range(1, max_attempts):
+            yield attempt, wait
+            wait *= backoff_factor
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         def failed(error: Exception, attempt: int) -> None:
@@ -60,7 +68,7 @@ def retry(
         @functools.wraps(function)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
             again = cast("Callable[P, Awaitable[Any]]", function)
-            for attempt, wait in enumerate(delays, 1):
+            for attempt, wait in attempts():
                 try:
                     return await again(*args, **kwargs)
                 except exceptions as error:
@@ -70,7 +78,7 @@ def retry(
 
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> T:
-            for attempt, wait in enumerate(delays, 1):
+            for attempt, wait in attempts():
                 try:
                     return function(*args, **kwargs)
                 except exceptions as error:
@@ -103,12 +111,14 @@ def limit_concurrency(
         raise ValueError(f"n is {n}, below 1")
 
     def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        every_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = WeakKeyDictionary()
+        every_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[str, asyncio.Semaphore]] = (
+            WeakKeyDictionary()
+        )
 
         @functools.wraps(function)
         async def limited(*args: P.args, **kwargs: P.kwargs) -> T:
             key = "" if derive_key is None else derive_key(*args, **kwargs)
-            slots = every_loop.setdefault(asyncio.get_running_loop(), {})
+            slots = every_loop.setdefault(asyncio.get_running_loop(), WeakValueDictionary())  # of keys in use alone
             async with slots.setdefault(key, asyncio.Semaphore(n)):
                 return await function(*args, **kwargs)
 
