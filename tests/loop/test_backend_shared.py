@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ from arttrace.loop import (
     LocalBackend,
     ServerBackend,
     TrainableModel,
+    TrainedStep,
     Trajectory,
     TrajectoryGroup,
     gather_trajectories,
 )
+from arttrace.loop.remote.connection import ServerConnection
+from arttrace.loop.remote.submission import submit
 from arttrace.rewards import trajectory_reward
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError, TrainingError
@@ -167,6 +172,27 @@ async def test_a_judge_scores_groups_gathered_beside_a_second_backend(
     assert step.metrics["runs"] == 2
     with Store.open(backend.data) as store:
         assert {run.id: trajectory_reward(run) for run in store.trajectories()} == judgement.scores
+
+
+async def test_runs_are_uploaded_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call has its whole history then: all of a step's runs are gigabytes."""
+    monkeypatch.setattr("arttrace.loop.recorded.directories._RUNS_AT_ONCE", 2, raising=False)
+    uploaded: list[set[str]] = []
+
+    class Noting(ServerConnection):
+        async def upload(self, lines: Sequence[bytes]) -> None:
+            rewards = [json.loads(line) for line in lines]
+            uploaded.append({one["trajectory_id"] for one in rewards if one["type"] == "reward"})
+
+        async def train(self, groups: Any, settings: Any) -> list[TrainedStep]:
+            return []
+
+    arttrace.init(dir=tmp_path)
+    group = await gather_trajectories([built(float(number)) for number in range(5)])
+    await submit(Noting("http://127.0.0.1:9"), [group], {})
+    arttrace.shutdown()
+    assert [len(part) for part in uploaded] == [2, 2, 1]
+    assert set.union(*uploaded) == {run.id for run in group.captured}
 
 
 async def test_a_run_that_outlasts_its_directory_is_flushed(tmp_path: Path) -> None:

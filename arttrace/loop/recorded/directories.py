@@ -4,7 +4,7 @@ changes it."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from arttrace.capture.api import flush
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
@@ -12,7 +12,10 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import open_store
+from arttrace.store.bounded_parts import batched
 from arttrace.system.paths import DataDir
+
+_RUNS_AT_ONCE = 32
 
 
 def by_directory(directories: Mapping[str, DataDir]) -> dict[DataDir, list[str]]:
@@ -70,20 +73,23 @@ def why_missing(one: BuiltTrajectory, here: Mapping[str, Trajectory]) -> str:
     return here[one.id].incomplete if one.id in here else "its calls were not kept by the process that made them"
 
 
-def records_in(data: DataDir, ids: Sequence[str]) -> Iterable[SpanRow | Reward]:
-    """All that is stored of runs: their spans and rewards.
+def record_parts(directories: Mapping[str, DataDir]) -> Iterator[list[SpanRow | Reward]]:
+    """All that is stored of runs, their spans and rewards, some runs at a time: each call has its whole history here.
 
     Args:
-        data: Their directory.
-        ids: Their ids.
+        directories: The directory of each run, by its id.
 
     Raises:
         StoreError: The store cannot be opened or asked.
     """
-    with open_store(data, create=True) as store:
-        for run in store.trajectories(ids=list(ids)):
-            yield from store.spans(run.id)
-            yield from run.rewards
+    for data, ids in by_directory(directories).items():
+        for part in batched(ids, _RUNS_AT_ONCE):
+            with open_store(data, create=True) as store:
+                runs = store.trajectories(ids=part)
+                found: list[SpanRow | Reward] = []
+                for run in runs:
+                    found += (*store.spans(run.id), *run.rewards)
+            yield found
 
 
 def copy_runs(directories: Mapping[str, DataDir], to: DataDir) -> None:
@@ -100,7 +106,6 @@ def copy_runs(directories: Mapping[str, DataDir], to: DataDir) -> None:
     if not elsewhere:
         return
     flush()
-    for data, ids in by_directory(elsewhere).items():
-        records = list(records_in(data, ids))
+    for records in record_parts(elsewhere):
         with open_store(to, create=True) as store:
             store.append(records)

@@ -11,14 +11,13 @@ from arttrace.capture.api import flush
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.recorded.directories import by_directory, captured_runs, records_in, why_missing
+from arttrace.loop.recorded.directories import captured_runs, record_parts, why_missing
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.record import encode_record
 from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.system.errors import ArttraceError, TrainingError
-from arttrace.system.paths import DataDir
 
 
 async def submit(
@@ -52,7 +51,10 @@ async def submit(
     whole = {run.id for group in ordered for run in (*group.captured, *here.values()) if not run.incomplete}
     captured = {id: data for id, data in directories.items() if id in whole}
     if captured:
-        await connection.upload(await asyncio.to_thread(_records_of, captured))
+        await asyncio.to_thread(flush)
+    parts = record_parts(captured)
+    while (part := await asyncio.to_thread(next, parts, None)) is not None:
+        await connection.upload([encode_record(one) for one in part])
     return with_left_out(await connection.train(submitted, settings), left_out)
 
 
@@ -94,8 +96,3 @@ def _built(one: Trajectory) -> dict[str, Any]:
     except ArttraceError as error:
         raise TrainingError(error.message, error.hint) from error
     return {"id": one.id, "reward": reward, "metrics": metrics, "metadata": one.metadata}
-
-
-def _records_of(directories: Mapping[str, DataDir]) -> list[bytes]:
-    flush()
-    return [encode_record(one) for data, ids in by_directory(directories).items() for one in records_in(data, ids)]
