@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from simulated_agent import Run, message, research_run
 
+from arttrace.records import semconv
 from arttrace.records.reward import Reward
+from arttrace.records.span import SpanLink, SpanRow
 from arttrace.store import AnyStore, Store, open_store
 from arttrace.store.access import queries
 from arttrace.store.ingest.writer import Writer
@@ -206,3 +208,25 @@ def test_a_summary_that_is_made_when_the_store_is_closed_is_not_kept(
     thread.join(WAIT_S)
     assert said == [f"the store {store.data.store} was closed"]
     assert not caplog.records
+
+
+@pytest.mark.parametrize("complete_only", [False, True])
+def test_the_newest_runs_are_listed_without_reading_all_where_one_has_a_part_in_a_trace_of_its_own(
+    tmp_path: Path, complete_only: bool
+) -> None:
+    """Which counted as one of the newest, and then every run of the store was read."""
+
+    def agent(number: int, *links: SpanLink, **named: str) -> SpanRow:
+        said = {semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT, **named}
+        return SpanRow(f"{number:032x}", f"{number:016x}", "agent", number, number + 1, attributes=said, links=[*links])
+
+    roots = [agent(number, **{semconv.TRAJECTORY_ID: f"run {number}"}) for number in range(1, 100)]
+    linked = agent(100, SpanLink(roots[-1].trace_id, roots[-1].span_id))
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*roots, linked])
+        listed = store.summaries(limit=3, complete_only=complete_only)
+        assert [one.id for one in listed] == ["run 99", "run 98", "run 97"]
+        assert [one.agents for one in listed] == [2, 1, 1]
+        [(read,)] = store.sql("SELECT count(DISTINCT trajectory_id) FROM summaries")[1]
+        assert read < 20
+        assert [one.id for one in store.summaries(limit=1000)] == [f"run {number}" for number in range(99, 0, -1)]

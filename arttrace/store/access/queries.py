@@ -98,27 +98,25 @@ class StoreQueries(AnyStore):
     ) -> list[TrajectorySummary]:
         """As AnyStore.summaries."""
         groups = None if group is None else [group]
-        most = None if complete_only else limit
         used = _used(unconsumed_by, method)
-        stored_ids = self._stored_ids(ids=ids, groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
         asked = None if ids is None else set(ids)
-        kept = self._summaries(stored_ids)
-        known = self._consumed(used, {one.id for one in kept})
-        found = [
-            one
-            for one in kept
-            if one.id not in known
-            and (asked is None or one.id in asked or not asked.isdisjoint(before_colons(one.id)))
-            and (group is None or one.group == group)
-            and (since_ns is None or one.start_ns >= since_ns)
-            and not (complete_only and one.incomplete)
-        ]
-        if most is not None and len(found) < most <= len(stored_ids):  # some of the newest are parts of others, say
-            every = self.summaries(
-                ids=ids, group=group, entry=entry, since_ns=since_ns, unconsumed_by=unconsumed_by, method=method
-            )
-            return every[:limit]
-        return sorted(found, key=lambda one: (one.start_ns, one.id), reverse=True)[:limit]
+        most = limit
+        while True:
+            stored_ids = self._stored_ids(ids=ids, groups=groups, entry=entry, since_ns=since_ns, used=used, limit=most)
+            kept = self._summaries(stored_ids)
+            known = self._consumed(used, {one.id for one in kept})
+            found = [
+                one
+                for one in kept
+                if one.id not in known
+                and (asked is None or one.id in asked or not asked.isdisjoint(before_colons(one.id)))
+                and (group is None or one.group == group)
+                and (since_ns is None or one.start_ns >= since_ns)
+                and not (complete_only and one.incomplete)
+            ]
+            if limit is None or most is None or len(found) >= limit or len(stored_ids) < most:
+                return sorted(found, key=lambda one: (one.start_ns, one.id), reverse=True)[:limit]
+            most *= 4  # some of the newest are parts of others, say
 
     def trajectory(self, id_or_prefix: str) -> Trajectory:
         """As AnyStore.trajectory."""
