@@ -40,13 +40,16 @@ def trajectory_reward(trajectory: Rewarded, *, judge_weight: float = 0.5) -> flo
     """
     if not 0 <= judge_weight <= 1:
         raise ValueError(f"judge_weight is {judge_weight}, outside 0..1")
-    code = [reward.value for reward in trajectory.rewards if reward.agent_id is None and reward.source != JUDGE]
-    judged = _judged(trajectory)
-    if code and judged:
-        return (1 - judge_weight) * _sum(code) + judge_weight * judged.value
-    if code:
-        return _sum(code)
-    return judged.value if judged else None
+    code, judged = reward_from_code(trajectory), _judged(trajectory)
+    if judged is None:
+        return code
+    return judged.value if code is None else (1 - judge_weight) * code + judge_weight * judged.value
+
+
+def reward_from_code(trajectory: Rewarded) -> float | None:
+    """The sum of the rewards that the user's code gave the whole trajectory; None if it gave none."""
+    given = [reward.value for reward in trajectory.rewards if reward.agent_id is None and reward.source != JUDGE]
+    return _sum(given) if given else None
 
 
 AnyRewarded = TypeVar("AnyRewarded", bound=Rewarded)

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from arttrace.records.group import Group
-from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.values.equal_rewards import are_equal
+from arttrace.rewards.combine import reward_from_code
 from arttrace.rewards.judge_calls import Bill, Judge, score_transcripts
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
@@ -68,13 +68,8 @@ class JudgeCheck(msgspec.Struct, frozen=True):
 
 def true_rewards(group: Group) -> tuple[float, ...] | None:
     """The rewards that code gave each run of a group, None unless all of them have one."""
-    values = [_given(trajectory.rewards) for trajectory in group.trajectories]
+    values = [reward_from_code(trajectory) for trajectory in group.trajectories]
     return None if None in values else tuple(value for value in values if value is not None)
-
-
-def _given(rewards: Iterable[Reward]) -> float | None:
-    own = [reward.value for reward in rewards if reward.source != JUDGE and reward.agent_id is None]
-    return math.fsum(own) if own else None
 
 
 def check(ballots: Sequence[Ballot], *, failed: int = 0, bill: Bill | None = None) -> JudgeCheck:

@@ -12,7 +12,7 @@ import pytest
 from arttrace.records.group import Group
 from arttrace.records.reward import Reward
 from arttrace.rewards.judge import score_groups
-from arttrace.rewards.judge_check import Ballot, check, check_judge, kendall_tau
+from arttrace.rewards.judge_check import Ballot, check, check_judge, kendall_tau, true_rewards
 from arttrace.system.errors import JudgeError
 
 MODEL = "openai/stand-in"
@@ -55,6 +55,11 @@ def labelled(make_run: Callable[..., Any], truth: dict[str, float]) -> Group:
         for answer, value in truth.items()
     )
     return Group("pears", runs)
+
+
+def test_true_rewards_that_no_number_holds_together_end_nothing(make_run: Callable[..., Any]) -> None:
+    huge = (Reward("a", "run", 1e308), Reward("b", "run", 1e308, name="other"))
+    assert true_rewards(Group("g", (make_run("run", rewards=huge),))) == (float("inf"),)
 
 
 def test_asked_for_real_in_another_order_each_time(judge_server: Any, make_run: Callable[..., Any]) -> None:
