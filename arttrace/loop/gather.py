@@ -281,7 +281,7 @@ async def gather_trajectory_groups(
             of all rollouts; None sets no bound.
         after_each: Called with each group as soon as its rollouts have ended, such as `lambda group:
             ruler_score_group(group, "openai/o3", swallow_exceptions=True)`; an awaitable result is awaited. The group
-            that it returns replaces the group; None leaves the group out.
+            that it returns replaces the group; None leaves the group out. Rewards that it sets are stored.
 
     Returns:
         The groups, in order, with their results and trajectories.
@@ -331,7 +331,11 @@ async def gathered_group(
         return [group]
     after = after_each(group)
     kept: Kept = await after if inspect.isawaitable(after) else after
-    return kept if isinstance(kept, list) else [] if kept is None else [kept]
+    found = kept if isinstance(kept, list) else [] if kept is None else [kept]
+    for one in found:
+        if isinstance(one, TrajectoryGroup):  # what else it is, `train` and `log` say
+            await asyncio.to_thread(one.record_rewards)
+    return found
 
 
 async def _run_one(

@@ -347,6 +347,22 @@ async def test_a_judge_gives_the_trajectories_their_rewards(
     assert sorted(len(run.rewards) for run in judged.captured) == [1, 1, 2]
 
 
+async def test_rewards_that_after_each_sets_are_stored(model: art.TrainableModel, backend: StandInBackend) -> None:
+    """`arttrace train` and `ls` find them, whether or not this program trains."""
+    await model.register(backend)
+
+    def scored(group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        for rank, one in enumerate(group):
+            one.reward = float(rank)
+        return group
+
+    await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(rollout(model, "6 x 7?") for _ in range(2))], after_each=scored
+    )
+    with Store.open(backend.data) as store:
+        assert sorted(trajectory_reward(run) or 0.0 for run in store.trajectories()) == [0.0, 1.0]
+
+
 async def test_a_judge_does_not_replace_the_rewards_of_runs_that_are_grouped_anew(
     model: art.TrainableModel, backend: StandInBackend, judge_server: Any
 ) -> None:
