@@ -298,3 +298,15 @@ def test_a_file_that_this_process_is_about_to_close_is_waited_for(tmp_path: Path
     first = connect(tmp_path / "store.duckdb")
     threading.Timer(0.3, first.close).start()
     connect(tmp_path / "store.duckdb").close()
+
+
+def test_what_a_query_of_a_killed_process_put_on_the_disk_is_removed(data: DataDir) -> None:
+    """DuckDB does so when it next needs the disk: until then, of gigabytes, it may be full."""
+    spilled = data.store.with_name("store.duckdb.tmp")
+    Store.open(data, create=True).close()
+    spilled.mkdir()
+    for name in ("duckdb_temp_9379_0_owner", "duckdb_temp_9379_0_storage_DEFAULT-0.tmp"):
+        (spilled / name).write_bytes(b"x")
+    with Store.open(data) as store:
+        assert not spilled.exists()
+        assert store.sql("SELECT 1")[1] == [(1,)]

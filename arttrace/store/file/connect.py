@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -56,6 +57,8 @@ def connect_while_opening(path: Path, *, patience_s: float = _LOCK_PATIENCE_S) -
     _remove_unborn(path)
     fresh = not path.exists()
     connection = _connect(path, patience_s)
+    # What a query of a process that was killed had put on the disk: nobody else has the store open.
+    shutil.rmtree(path.with_name(path.name + ".tmp"), ignore_errors=True)
     try:
         comments = {} if fresh else _comments(connection)
         if not comments and (fresh or not _has_views(connection)):
