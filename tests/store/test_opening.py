@@ -300,13 +300,19 @@ def test_a_file_that_this_process_is_about_to_close_is_waited_for(tmp_path: Path
     connect(tmp_path / "store.duckdb").close()
 
 
-def test_what_a_query_of_a_killed_process_put_on_the_disk_is_removed(data: DataDir) -> None:
-    """DuckDB does so when it next needs the disk: until then, of gigabytes, it may be full."""
-    spilled = data.store.with_name("store.duckdb.tmp")
+def test_what_a_killed_process_left_beside_the_store_is_removed(data: DataDir) -> None:
+    """A query's, and half a copy of the store: gigabytes, of which the disk may be full."""
+    spilled, copy = (data.store.with_name(f"store.duckdb{ending}") for ending in (".tmp", ".new"))
     Store.open(data, create=True).close()
     spilled.mkdir()
     for name in ("duckdb_temp_9379_0_owner", "duckdb_temp_9379_0_storage_DEFAULT-0.tmp"):
         (spilled / name).write_bytes(b"x")
+    for path in (copy, copy.with_name("store.duckdb.new.wal")):
+        path.write_bytes(b"x")
     with Store.open(data) as store:
-        assert not spilled.exists()
+        assert {path.name for path in data.root.glob("store*")} <= {
+            "store.duckdb",
+            "store.duckdb.wal",
+            "store.duckdb.lock",
+        }
         assert store.sql("SELECT 1")[1] == [(1,)]

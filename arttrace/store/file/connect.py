@@ -57,8 +57,7 @@ def connect_while_opening(path: Path, *, patience_s: float = _LOCK_PATIENCE_S) -
     _remove_unborn(path)
     fresh = not path.exists()
     connection = _connect(path, patience_s)
-    # What a query of a process that was killed had put on the disk: nobody else has the store open.
-    shutil.rmtree(path.with_name(path.name + ".tmp"), ignore_errors=True)
+    _remove_leftovers(path)
     try:
         comments = {} if fresh else _comments(connection)
         if not comments and (fresh or not _has_views(connection)):
@@ -100,6 +99,15 @@ def _remove_unborn(path: Path) -> None:
         head = file.read(_HEADERS)
         if len(head) < _HEADERS and head[8:12] in (b"DUCK", b""):
             path.unlink()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes what a process that was killed had put beside the store, which this one alone has open: what a query
+    had no memory for, and a copy that was not done."""
+    shutil.rmtree(path.with_name(path.name + ".tmp"), ignore_errors=True)
+    for ending in FILES:
+        with contextlib.suppress(OSError):
+            copy_beside(path).with_name(copy_beside(path).name + ending).unlink()
 
 
 def _connect(path: Path, patience_s: float = _LOCK_PATIENCE_S) -> duckdb.DuckDBPyConnection:
