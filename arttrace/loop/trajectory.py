@@ -11,7 +11,7 @@ import math
 import reprlib
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,10 +125,13 @@ class Trajectory(History):
 
     def run_account(self) -> tuple[Any, dict[str, Any]]:
         """The result and the metadata of the run that returns this trajectory: what its last message says, and the
-        metadata with the metrics."""
+        metadata with the metrics, where these are finite numbers."""
         said = self.messages()
-        metrics = {"metrics": self.metrics} if self.metrics else {}
-        return said[-1].get("content") if said else None, {**self.metadata, **metrics}
+        metadata = dict(self.metadata)
+        with suppress(ArttraceError):  # whoever gathers the run raises it
+            if self.finite_metrics():
+                metadata["metrics"] = self.metrics
+        return said[-1].get("content") if said else None, metadata
 
     def record(self) -> Reward | None:
         """The reward as it is stored; a later one with another value replaces it. None if there is no reward.
