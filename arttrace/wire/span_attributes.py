@@ -102,6 +102,15 @@ class SpanDraft:
         if value is not None:
             self.attributes[name] = value
 
+    def put_text(self, name: str, value: Any) -> None:
+        """Set an attribute where the value is a text."""
+        self.put(name, value if isinstance(value, str) else None)
+
+    def put_stops(self, stops: Any) -> None:
+        """Set the texts at which the answer is to end."""
+        if isinstance(stops, list) and stops and all(isinstance(stop, str) for stop in stops):
+            self.put(semconv.REQUEST_STOP_SEQUENCES, stops)
+
     def put_messages(self, name: str, messages: Any) -> None:
         """Set messages, cut to the bound where they are longer, to none where they are too deep to be written."""
         if not self.content or messages is None:
@@ -148,9 +157,7 @@ class SpanDraft:
                 self.put(name, as_number(request[field]))
         self.put(semconv.SAMPLING_SETTINGS, changed(request) or None)
         stop = request.get("stop")
-        stops = [stop] if isinstance(stop, str) else stop
-        if isinstance(stops, list) and stops and all(isinstance(item, str) for item in stops):
-            self.put(semconv.REQUEST_STOP_SEQUENCES, stops)
+        self.put_stops([stop] if isinstance(stop, str) else stop)
         n = request.get("n")
         if type(n) is int and n != 1:
             self.put(semconv.REQUEST_CHOICE_COUNT, n)

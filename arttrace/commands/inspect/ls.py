@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 import msgspec
-from rich.live import Live
 from rich.table import Table
 
 from arttrace.collector.unread_requests import unread_requests_message, unread_spans_message
-from arttrace.commands.shared.following import EVERY_S, watched_store
+from arttrace.commands.shared.following import EVERY_S, show_live, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.rewards.combine import trajectory_reward
@@ -132,10 +131,7 @@ def _follow(data: DataDir, wanted: RunFilter, limit: int, wide: bool, as_json: b
             return _table(found, shown_ids(store, [one.id for one in found]), wide)
 
         if page.is_terminal and not as_json:
-            with Live(table(), console=page, auto_refresh=False, screen=True) as live:
-                while True:
-                    time.sleep(EVERY_S)
-                    live.update(table(), refresh=True)
+            show_live(page, table)
         known: dict[str, TrajectorySummary] = {}
         while True:
             now = runs()

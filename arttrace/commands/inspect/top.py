@@ -8,9 +8,8 @@ from itertools import chain
 import click
 import msgspec
 from rich.console import RenderableType
-from rich.live import Live
 
-from arttrace.commands.shared.following import EVERY_S, watched_store
+from arttrace.commands.shared.following import show_live, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.units import age_ns
 from arttrace.store import open_store
@@ -67,10 +66,7 @@ def command(idle: tuple[str, int], once: bool, as_json: bool, data: DataDir) -> 
             ids_shown = shown_ids(store, [one.id for one in shown])
             return running_table(shown, ids_shown, len(found) - len(shown), idle[0])
 
-        with Live(view(), console=page, auto_refresh=False, screen=True) as live:
-            while True:
-                time.sleep(EVERY_S)
-                live.update(view(), refresh=True)
+        show_live(page, view)
 
 
 def _active(found: list[Running], idle_ns: int) -> list[Running]:

@@ -6,9 +6,12 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from typing import NoReturn
 
 import click
 import msgspec
+from rich.console import Console, RenderableType
+from rich.live import Live
 
 from arttrace.formats.imported_run import is_undated
 from arttrace.store import AnyStore
@@ -39,6 +42,14 @@ def watched_store(data: DataDir) -> Iterator[AnyStore]:
 
 def _anything(data: DataDir) -> bool:
     return data.store.exists() or any(map(list_segments, (data.spool, data.journal)))
+
+
+def show_live(page: Console, shown: Callable[[], RenderableType]) -> NoReturn:
+    """What is `shown` now in place of what is on the screen, until Ctrl-C."""
+    with Live(shown(), console=page, auto_refresh=False, screen=True) as live:
+        while True:
+            time.sleep(EVERY_S)
+            live.update(shown(), refresh=True)
 
 
 def print_events(events: Events, as_json: bool, *, ends: Callable[[RunEvent], bool] = lambda _: False) -> None:

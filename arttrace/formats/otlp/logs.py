@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -27,6 +26,7 @@ from arttrace.formats.otlp.json_fields import array, integer, mapping, object_of
 from arttrace.formats.otlp.protobuf_fields import BYTES, readable_fields, undamaged, values_of, walk
 from arttrace.formats.otlp.request import MAX_SPANS, MalformedRequest, TooManySpans
 from arttrace.records import semconv
+from arttrace.records.message import canonical_json
 from arttrace.records.span import SpanRow
 from arttrace.records.values.integers import UINT64
 from arttrace.records.values.nesting import UNREADABLE
@@ -42,7 +42,6 @@ _ATTRIBUTE, _EVENT = (number << 3 | BYTES for number in (6, 12))
 _SAID = (*(number << 3 | _FIXED64 for number in (1, 11)), *(number << 3 | BYTES for number in (9, 10)))
 """Fields of a log record: its times, its trace and its span."""
 _INVALID = (*UNREADABLE, TypeError, OverflowError)
-_canonical = msgspec.json.Encoder(order="sorted")
 
 
 def traces_of_protobuf(body: bytes) -> tuple[bytes, list[bytes]]:
@@ -195,7 +194,7 @@ def _json_span(record: Any, places: _Places) -> dict[str, Any] | None:
     time_ns = integer(record, "timeUnixNano", UINT64) or observed
     body = [{"key": _BODY, "value": object_of(record, "body")}] if record.get("body") is not None else []
     trace_id, about = text(record, "traceId"), text(record, "spanId")
-    id, place_ns = places.next((trace_id, about, time_ns), time_ns, _canonical.encode(record))
+    id, place_ns = places.next((trace_id, about, time_ns), time_ns, canonical_json(record))
     return {
         "traceId": trace_id,
         "spanId": id.hex(),

@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgspec
-
 from arttrace.formats.evaluations import is_reward_span
 from arttrace.records import semconv
 from arttrace.records.group import Grouping
+from arttrace.records.message import canonical_json
 from arttrace.records.policy import PolicyStep
 from arttrace.records.record import PlainRecord, encode_record
 from arttrace.records.reward import Judgement, Reward
@@ -21,7 +20,6 @@ from arttrace.trajectories.decoding.attribute_values import from_json, text, who
 from arttrace.trajectories.decoding.operation import span_error
 from arttrace.trajectories.identity.membership import stored_id
 
-_canonical = msgspec.json.Encoder(order="sorted")
 _FIELDS = {"criterion": "by"}  # columns that are named otherwise than the field of the record
 
 
@@ -33,7 +31,7 @@ def rows_by_table(records: Iterable[PlainRecord]) -> dict[str, tuple[Table, dict
     """Rows by table name and content hash, so that a record twice in a batch is one row."""
     found: dict[str, tuple[Table, dict[str, tuple[Row, PlainRecord]]]] = {}
     for record in records:
-        digest = hashlib.blake2b(_canonical.encode(record), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(canonical_json(record), digest_size=16).hexdigest()
         table = _table_of(record)
         values = [getattr(record, _FIELDS.get(name, name)) for name in [*table.columns][:-2]]
         _, rows = found.setdefault(table.name, (table, {}))

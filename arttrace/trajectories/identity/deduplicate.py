@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records import semconv
+from arttrace.records.message import canonical_json
 from arttrace.records.span import SpanRow
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import is_shallow, text
@@ -20,8 +21,6 @@ from arttrace.trajectories.decoding.shared_prefixes import MessageList, SharedTe
 
 SpanKey = tuple[str, str]
 """(trace id, span id): unique per span."""
-
-_encoder = msgspec.json.Encoder(order="sorted")
 
 
 class UniqueSpan(msgspec.Struct, frozen=True, gc=False):
@@ -66,10 +65,10 @@ class _TraceReader:
                 del rest[name]
             row = msgspec.structs.replace(row, attributes=rest)
         try:
-            document = _encoder.encode(row)
+            document = canonical_json(row)
         except UNREADABLE:
             row = _writable(row)
-            document = _encoder.encode(row)
+            document = canonical_json(row)
         row.attributes.update(shared)
         digest = hashlib.blake2b(document, digest_size=16)
         digest.update(bytes((messages is not None, len(hashed))) + hashed)

@@ -16,9 +16,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
-
 from arttrace.records import semconv
+from arttrace.records.message import canonical_json
 from arttrace.records.span import SpanLink, SpanRow
 from arttrace.records.values.integers import INT64
 from arttrace.records.values.nesting import UNREADABLE
@@ -31,7 +30,6 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NAME, _ID, _WHY = 100, 200, 200
 _LINKS = 64
 _NO_TIME = 1
-_canonical = msgspec.json.Encoder(order="sorted")
 _trace_id, _span_id = re.compile(r"(?!0+$)[0-9a-f]{32}", re.ASCII), re.compile(r"(?!0+$)[0-9a-f]{16}", re.ASCII)
 
 
@@ -91,7 +89,7 @@ def _made_up(content: Any, *read: Any) -> str:
     """The id of what has none: the same for the same content."""
     written = content if isinstance(content, bytes) else b""
     with contextlib.suppress(*UNREADABLE, TypeError):
-        written = written or _canonical.encode(content)
+        written = written or canonical_json(content)
     return hashlib.blake2b(repr(read).encode() + written, digest_size=8).hexdigest()
 
 

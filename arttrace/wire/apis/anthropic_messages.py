@@ -43,14 +43,10 @@ def decode_messages(exchange: Exchange, *, content: bool = True, limit: int = 8 
     named = _MODEL_IN_PATH.search(exchange.path)
     if named is not None and semconv.REQUEST_MODEL not in span.attributes:
         span.put(semconv.REQUEST_MODEL, unquote(named[1] or named[2]))
-    stops = request.get("stop_sequences")
-    if isinstance(stops, list) and stops and all(isinstance(stop, str) for stop in stops):
-        span.put(semconv.REQUEST_STOP_SEQUENCES, stops)
+    span.put_stops(request.get("stop_sequences"))
     if exchange.path.endswith((":streamRawPredict", "/invoke-with-response-stream")):
         span.put(semconv.REQUEST_STREAM, True)
-    thread = request.get("thread")
-    previous = thread.get("previous_message_id") if isinstance(thread, dict) else None
-    span.put(semconv.PREVIOUS_RESPONSE_ID, previous if isinstance(previous, str) else None)
+    span.put_text(semconv.PREVIOUS_RESPONSE_ID, json_object(request.get("thread")).get("previous_message_id"))
     tools = chat_tools(request.get("tools"))
     if tools:
         span.put_json(semconv.TOOL_DEFINITIONS, tools)
@@ -84,7 +80,7 @@ def _answer(span: SpanDraft, exchange: Exchange) -> Failure | None:
 
 def _put(span: SpanDraft, message: dict[str, Any]) -> None:
     for key, name in (("id", semconv.RESPONSE_ID), ("model", semconv.RESPONSE_MODEL)):
-        span.put(name, message[key] if isinstance(message.get(key), str) else None)
+        span.put_text(name, message.get(key))
     reason = finish_reason(message.get("stop_reason"))
     span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
     if isinstance(message.get("usage"), dict):

@@ -41,6 +41,6 @@ def _response(span: SpanDraft) -> Failure | None:
         answer = _answer.decode(body)
     except UNREADABLE:
         return ("invalid_response", "the response is no JSON object")
-    span.put(semconv.RESPONSE_MODEL, answer.model if isinstance(answer.model, str) else None)
+    span.put_text(semconv.RESPONSE_MODEL, answer.model)
     span.usage(answer.usage if isinstance(answer.usage, dict) else {})
     return None

@@ -31,11 +31,10 @@ def decode_response(exchange: Exchange, *, content: bool = True, limit: int = 8 
     """Decode one exchange of responses; `wire.decode` says what the options mean."""
     span = SpanDraft(exchange, operation=semconv.OPERATION_CHAT, api="responses", content=content, limit=limit)
     request = span.request()
-    previous = request.get("previous_response_id")
-    span.put(semconv.PREVIOUS_RESPONSE_ID, previous if isinstance(previous, str) else None)
+    span.put_text(semconv.PREVIOUS_RESPONSE_ID, request.get("previous_response_id"))
     conversation = request.get("conversation")
     conversation = conversation.get("id") if isinstance(conversation, dict) else conversation
-    span.put(semconv.CONVERSATION_ID, conversation if isinstance(conversation, str) else None)
+    span.put_text(semconv.CONVERSATION_ID, conversation)
     instructions = parse_instructions(request.get("instructions"))
     if instructions:
         span.put_json(semconv.SYSTEM_INSTRUCTIONS, instructions)
@@ -70,7 +69,7 @@ def _response(span: SpanDraft) -> Failure | None:
 def _put(span: SpanDraft, response: dict[str, Any]) -> Failure | None:
     """Set what a response says, and return its own failure."""
     for key, name in (("id", semconv.RESPONSE_ID), ("model", semconv.RESPONSE_MODEL)):
-        span.put(name, response[key] if isinstance(response.get(key), str) else None)
+        span.put_text(name, response.get(key))
     if isinstance(response.get("usage"), dict):
         span.usage(response["usage"])
     output = response.get("output")

@@ -120,6 +120,11 @@ def _chunk(
     logits = head.logits(hidden)
     if bool((temperatures != 1).any()):
         logits = logits / temperatures.unsqueeze(-1).to(logits.dtype)
+    return of_logits(logits, token_ids)
+
+
+def of_logits(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the tokens, and entropies without gradients, both (N,), from logits (N, V)."""
     total = torch.logsumexp(logits, dim=-1)
     chosen = logits.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from arttrace.system.errors import TrainingError
 from trainer.learner.base import StepTally
 from trainer.learner.config import LearnerConfig
-from trainer.learner.packed.head import Head, log_probabilities
+from trainer.learner.packed.head import Head, log_probabilities, of_logits
 from trainer.learner.packed.losses import FARTHEST, is_far
 from trainer.learner.policy_model import as_reference, in_its_precision
 from trainer.learner.samples import MicroBatch, TokenRow
@@ -227,12 +227,9 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             logits = logits.float()
         if self._temperatures is not None:
             logits = logits / self._temperatures[targets].unsqueeze(-1).to(logits.dtype)
-        total = torch.logsumexp(logits, dim=-1)
-        chosen = logits.gather(-1, token_ids[:, 1:][targets].unsqueeze(-1)).squeeze(-1)
-        with torch.no_grad():
-            entropy = total - (torch.exp(logits - total.unsqueeze(-1)) * logits).sum(-1)
+        logps, entropy = of_logits(logits, token_ids[:, 1:][targets])
         empty = empty.to(logits.dtype)
-        return empty.masked_scatter(targets, chosen - total), empty.masked_scatter(targets, entropy)
+        return empty.masked_scatter(targets, logps), empty.masked_scatter(targets, entropy)
 
     def _decoder(self) -> Any:
         return self.model.get_base_model().get_decoder()
