@@ -224,6 +224,31 @@ def test_a_langfuse_export(tmp_path: Path) -> None:
     assert len(read_file(json.dumps(flat).encode(), "export").records) == len(spans)
 
 
+def test_the_keys_of_a_langfuse_export_stay_in_their_order(tmp_path: Path) -> None:
+    """Exports have objects where the API has text: arguments of tools, schemas, and content that is JSON."""
+    arguments = {"to": "BRN", "from": "ZRH", "at": {"minute": 5, "hour": 7}}
+    function = {"name": "fly", "parameters": {"type": "object", "properties": {"to": {}, "from": {}}}}
+    asked = {"tools": [{"type": "function", "function": function}], "messages": [{"role": "user", "content": "Fly."}]}
+    call = {"id": "c", "type": "function", "function": {"name": "fly", "arguments": arguments}}
+    at = {"startTime": "2026-11-21T12:00:00.000Z", "endTime": "2026-11-21T12:00:01.000Z", "traceId": "1" * 32}
+    observations = [
+        {"id": "a" * 16, "type": "AGENT", "name": "a", "input": arguments, "output": arguments, **at},
+        {
+            "id": "b" * 16, "parentObservationId": "a" * 16, "type": "GENERATION", "name": "g", "input": asked,
+            "output": {"role": "assistant", "tool_calls": [call]}, **at,
+        },
+        {"id": "c" * 16, "parentObservationId": "a" * 16, "type": "TOOL", "name": "fly", "input": arguments,
+         "output": arguments, **at},
+    ]  # fmt: skip
+    run = build(DataDir(tmp_path), read_file(json.dumps(observations).encode(), "export").records)
+    [placed], [tool] = run.calls, run.tool_calls
+    [said] = placed.call.choices[0].message.tool_calls
+    written = json.dumps(arguments, separators=(",", ":"))
+    assert (said.arguments, tool.arguments, tool.result) == (written, written, written)
+    assert json.dumps(run.arguments) == json.dumps(arguments)
+    assert json.dumps(placed.call.tools[0]["function"]["parameters"]) == json.dumps(function["parameters"])
+
+
 def test_what_a_langfuse_export_says_of_its_trace_is_the_runs(tmp_path: Path) -> None:
     said = {
         "name": "answer", "userId": "u1", "sessionId": "s1", "tags": ["beta"], "environment": "staging",

@@ -25,7 +25,7 @@ from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.times import ended_ns, time_ns
-from arttrace.trajectories.decoding.attribute_values import as_text, finite, from_json, text
+from arttrace.trajectories.decoding.attribute_values import as_text, as_written, finite, from_json, text
 
 FIELDS: Final = "core,basic,time,io,metadata,model,usage,trace_context"
 """The groups of fields that `observation` reads."""
@@ -80,7 +80,7 @@ def _as_captured(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRo
     span = captured.span
     if (span.trace_id, span.span_id) != (item["traceId"], item["id"]):
         return None
-    given, output = as_text(item.get("input")), as_text(item.get("output"))
+    given, output = as_written(item.get("input")), as_written(item.get("output"))
     back: Attributes = {
         semconv.TOOL_CALL_ARGUMENTS: given,
         semconv.ENTRY_ARGUMENTS: given,
@@ -110,7 +110,7 @@ def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
         names.USER_ID: item.get("userId"),
         names.TRACE_NAME: item.get("traceName"),
     }
-    found.update({name: as_text(value) for name, value in given.items() if value not in (None, "", {}, [])})
+    found.update({name: as_written(value) for name, value in given.items() if value not in (None, "", {}, [])})
     for key, value in metadata.items():
         if key.startswith("attributes.gen_ai.") and isinstance(value, (str, int, float)):
             found[key.removeprefix("attributes.")] = value
