@@ -19,10 +19,18 @@ from arttrace.trajectories.conversations import chat_message, conversations, uns
 
 DATA = Path(__file__).parent / "data"
 NAMES = ["anthropic_openllmetry", "anthropic_openllmetry_old", "anthropic_openinference", "anthropic_openinference_old"]
-NAMES += ["responses_openllmetry", "responses_openinference", "gemini_openllmetry", "gemini_openinference"]
+NAMES += [
+    "responses_openllmetry",
+    "responses_openinference",
+    "responses_genai",
+    "gemini_openllmetry",
+    "gemini_openinference",
+]
 NAMES += ["bedrock_openllmetry", "bedrock_openinference"]
 WITHOUT_THOUGHTS = ("anthropic_openinference_old", "responses_openllmetry")
 """They leave thoughts out of what a program sends back."""
+WITHOUT_THOUGHTS_OF_ANSWERS = ("responses_genai",)
+"""They have them there, and not in the answer."""
 CALLS: dict[str, dict[str, Any]] = {"look": {"q": "x"}, "add": {"a": 1, "b": 2}}
 
 
@@ -65,7 +73,8 @@ def test_a_tool_loop_is_one_conversation(name: str, tmp_path: Path) -> None:
     first, second = run.calls
     assert second.related_to == first.call.span_id
     thoughts = None if name in WITHOUT_THOUGHTS else "Both at once."
-    assert second.relation == (Relation.EXTENDS if thoughts else Relation.TEMPLATE_DROPPED_REASONING)
+    alike = thoughts and name not in WITHOUT_THOUGHTS_OF_ANSWERS
+    assert second.relation == (Relation.EXTENDS if alike else Relation.TEMPLATE_DROPPED_REASONING)
     whole = conversations(run)[-1]
     assert outline(whole.chat()) == [*asked_again(thoughts), ("assistant", "x is 3.", None, [])]
     assert unsupported(whole) is None
@@ -83,7 +92,8 @@ def test_an_answer_is_one_with_its_thoughts_and_its_tools(name: str, tmp_path: P
         assert (placed.call.request_model, placed.call.input_tokens, placed.call.output_tokens) == ("m", 7, 5)
         assert [tool["function"]["name"] for tool in placed.call.tools] == [*CALLS]
     [answer] = run.calls[0].call.choices
-    assert ReasoningPart("Both at once.") in answer.message.parts
+    assert (ReasoningPart("Both at once.") in answer.message.parts) is (name not in WITHOUT_THOUGHTS_OF_ANSWERS)
+    assert name != "responses_genai" or answer.end == "tool_calls"
     assert (answer.message.role, answer.message.text) == ("assistant", "I look.")
     assert [call.name for call in answer.message.tool_calls] == [*CALLS]
     results = [(call.result or "").removeprefix('{"result": "').removesuffix('"}') for call in run.tool_calls]

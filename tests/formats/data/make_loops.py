@@ -3,13 +3,14 @@
     python make_loops.py API SDK OUT.json
 
 API is anthropic, responses, gemini, bedrock or langchain, SDK openinference or
-openllmetry, of langchain also langfuse; litellm is both.
+openllmetry, of langchain also langfuse, of responses also genai; litellm is both.
 
 Each file `API_SDK.json` of this folder was made so, in an environment with the packages named below, those that end in
 `_old` with the older ones. Ids and times differ from run to run.
 
 openinference: openinference-instrumentation-anthropic 3.1.0 (old: 0.1.20), -openai 0.1.66, -google-genai 1.4.14
 openllmetry: opentelemetry-instrumentation-anthropic 0.62.4 (old: 0.40.14), -openai 0.62.4, -google-generativeai 0.62.4
+genai: opentelemetry-instrumentation-genai-openai 1.3b0; -openai-v2 2.4b0 makes no spans of responses
 langchain: langchain 1.5.2, langchain-anthropic 1.7.10, its instrumentations (0.1.80, 0.62.4), langfuse 5.0.4
 bedrock: boto3 1.44.8, openinference-instrumentation-bedrock 0.1.61, opentelemetry-instrumentation-bedrock 0.62.4
 litellm: 1.109.1, whose own callback writes spans
@@ -19,6 +20,7 @@ clients: anthropic 2.14.0 (old: 0.125.0), openai 3.57.0, google-genai 3.6.1 (ope
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -291,6 +293,8 @@ def run_langchain(url):
 def instrumentor(api, sdk):
     if sdk in ("langfuse", "litellm"):
         found = Langfuse if sdk == "langfuse" else LiteLLM
+    elif sdk == "genai":
+        from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor as found
     elif api == "langchain" and sdk == "openinference":
         from openinference.instrumentation.langchain import LangChainInstrumentor as found
     elif api == "langchain":
@@ -316,6 +320,7 @@ def instrumentor(api, sdk):
 
 if __name__ == "__main__":
     api, sdk, out = sys.argv[1:]
+    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "span_only"
     made, exporter = provider()
     instrumentor(api, sdk).instrument(tracer_provider=made)
     with serving(list(globals()[f"{api}_answers"]())) as url:
