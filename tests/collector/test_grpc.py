@@ -81,7 +81,11 @@ def test_a_message_over_the_limit_is_counted_as_a_request_that_was_refused(spool
             method(bytes((1 << 20) + 1), timeout=60)
         assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "over 1048576 bytes: send smaller batches" in refused.value.details()
-    assert spool.unread.counted == 1
+        with pytest.raises(grpc.RpcError) as by_grpc:
+            method(bytes((2 << 20) + 1), timeout=60)
+        assert by_grpc.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max" in by_grpc.value.details()
+    assert spool.unread.counted == 1, "what gRPC refuses by itself is told to the sender alone"
 
 
 def test_connections_are_bounded(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 Messages are read by an event loop and handled in threads, so that one whose message does not come takes none. Its
 connection ends by its age: gRPC has no limit on the time for a message. Nor has it one on connections: senders reach it
 through a `BoundedListener`. A message over the limit is refused here, where it can be counted: what gRPC refuses by
-itself, over twice the limit, it tells nobody.
+itself, over twice the limit, it tells the sender alone. Interceptors, stream handlers and callbacks see it as they see
+a call that the sender broke off, which is sent again.
 """
 
 from __future__ import annotations
