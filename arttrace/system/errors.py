@@ -24,8 +24,8 @@ class ArttraceError(Exception):
     """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        message = harmless(message)
-        hint = None if hint is None else harmless(hint)
+        message = harmless(str(message))
+        hint = None if hint is None else harmless(str(hint))
         super().__init__(message if hint is None else f"{message}\n{hint}")
         self.message = message
         self.hint = hint

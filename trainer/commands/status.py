@@ -92,7 +92,7 @@ def _check(data: DataDir, states: list[DaemonState]) -> None:
         idle_s = time.time() - last_look(Checkpoints(data.policies, state.policy).directory)
         if state.state in (STOPPED, FAILED):
             raise TrainingError(f"The daemon of {state.policy} {state.state}: {state.reason}", state.hint or None)
-        if state.state == Phase.WAIT and not state.reason and idle_s > _LOOKS_WITHIN_S:
+        if state.state == Phase.WAIT and not state.in_trouble and idle_s > _LOOKS_WITHIN_S:
             raise TrainingError(
                 f"The daemon of {state.policy} has not looked for runs for {duration_text(idle_s)}.",
                 "End its process and start it again: it goes on from its last version.",

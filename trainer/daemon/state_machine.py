@@ -375,8 +375,9 @@ class Daemon:
     # --- the state, on disk and in memory ----------------------------------------------------------------------
 
     def _enter(self, state: str, reason: str = "", hint: str = "") -> None:
-        # why the round before was skipped, or made no version yet
-        keep = (state == Phase.WAIT and self.state.skips > 0) or bool(self._unscored.judge_down)
+        # why the round before was skipped, or could not be scored
+        skipped = state == Phase.WAIT and self.state.skips > 0
+        keep = skipped or (state in (Phase.WAIT, Phase.SCORE) and bool(self._unscored.judge_down))
         why: dict[str, Any] = {} if keep else {"reason": reason, "hint": hint}
         self._note(state=str(state), since_ns=time.time_ns(), **why)
 

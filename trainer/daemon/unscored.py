@@ -45,7 +45,7 @@ class UnscoredGroups:
         for key in scored:
             self._failed.pop(key, None)
             self._waiting.pop(key, None)
-        if scored and self.judge_down:
+        if self.judge_down and (scored or not errors):
             self.judge_down = ""
             self._trouble(None)
         waits = self._count(errors, len(scored), others_scored)

@@ -163,11 +163,14 @@ def test_scenarios_that_are_skipped_for_a_while_are_counted(tmp_path: Path) -> N
         ("wait", True, 9999, "has not looked for runs for 2 h 46 min"),
     ],
 )
-def test_a_check_fails_where_no_daemon_goes_on(tmp_path: Path, state: str, runs: bool, idle_s: int, said: str) -> None:
+@pytest.mark.parametrize("reason", ["", "round skipped: all rewards within each group are equal"])
+def test_a_check_fails_where_no_daemon_goes_on(
+    tmp_path: Path, state: str, runs: bool, idle_s: int, said: str, reason: str
+) -> None:
     checkpoints = Checkpoints(DataDir(tmp_path).policies, "policy")
     with checkpoints.only_writer() if runs else contextlib.nullcontext():
         checkpoints.directory.mkdir(parents=True, exist_ok=True)
-        write_state(checkpoints.directory, DaemonState(policy="policy", pid=os.getpid(), state=state))
+        write_state(checkpoints.directory, DaemonState(policy="policy", pid=os.getpid(), state=state, reason=reason))
         seen = time.time() - idle_s
         os.utime(checkpoints.directory / "daemon.json", (seen, seen))
         plain = CliRunner().invoke(status, ["--dir", str(tmp_path)])

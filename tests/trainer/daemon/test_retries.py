@@ -203,6 +203,20 @@ def test_what_counts_against_a_group(outcomes: str, times: list[int]) -> None:
     assert [one.key for one in unscored.in_turn(ready)] == ["i", "g"]
 
 
+def test_a_daemon_that_stops_while_the_judge_is_down_says_that_it_was_asked_to(
+    site: Site, judge_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored_by(judge_server, monkeypatch, lambda key: True)
+    site.group("good", None, None)
+    daemon = site.daemon(JudgeTerms("openai/stand-in", judge_server.url))
+    runner = threading.Thread(target=daemon.run)
+    runner.start()
+    until(lambda: "overloaded" in daemon.state.reason)
+    site.stop.set()
+    runner.join(30)
+    assert (daemon.state.state, daemon.state.reason) == ("stopped", "asked to stop")
+
+
 def test_a_judge_without_a_key_ends_it_and_nothing_is_consumed(site: Site, judge_server: Any) -> None:
     judge_server.script += [judge_server.fails(401, "no key")]
     site.group("g", None, None)

@@ -37,8 +37,8 @@ class Before:
 @dataclass(frozen=True, slots=True)
 class LossTerms:
     """Per target: the loss term, the importance ratio, whether it was clipped, whether the importance mask took the
-    target's weight, whether it has no term since its ratio is too large to be computed with, and the KL estimate or 0.
-    """
+    target's weight, whether it has no term since its ratio is too large to be computed with (1 then), and the KL
+    estimate or 0."""
 
     loss: torch.Tensor
     ratio: torch.Tensor
@@ -82,7 +82,8 @@ def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Ten
         kl = -d if config.kl_estimator == "k1" else d.exp() - d - 1
         loss = loss + config.kl_weight * (kl * of_token if config.use_bias_correction_kl else kl)
     loss = torch.where(far, torch.zeros_like(loss), loss)
-    return LossTerms(loss, ratio.detach(), clipped, masked, far, kl.detach())
+    ratio = ratio.detach().masked_fill(far, 1.0)
+    return LossTerms(loss, ratio, clipped & ~far, masked, far, kl.detach())
 
 
 def is_far(config: LearnerConfig, shift: torch.Tensor) -> torch.Tensor:
