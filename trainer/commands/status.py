@@ -16,7 +16,7 @@ from rich.text import Text
 
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.records.values.units import duration_text, quantity
-from arttrace.system.errors import TrainingError
+from arttrace.system.errors import TrainingError, harmless
 from arttrace.system.paths import DataDir
 from arttrace.views.terminal import print_whole
 from trainer.daemon.state import FAILED, STOPPED, DaemonState, last_look, read_state
@@ -118,7 +118,7 @@ def _view(data: DataDir, policy: str | None) -> RenderableType:
 def _panel(state: DaemonState, running: bool, serving: ServingFile | None, now_ns: int) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for name, value in _lines(state, running, serving, now_ns):
-        table.add_row(f"[bold]{name}[/]", escape(value))
+        table.add_row(f"[bold]{name}[/]", escape(harmless(value)))
     return table
 
 

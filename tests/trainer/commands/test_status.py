@@ -30,6 +30,7 @@ from trainer.commands.status import command as status
 from trainer.commands.train.cli import command as train
 from trainer.daemon.prometheus import render
 from trainer.daemon.state import DaemonState, Pause, Queue, Unscored, read_state, write_state
+from trainer.grpo.metrics import GroupReward
 from trainer.policies.checkpoints import Checkpoints
 
 WITHIN_S = 90
@@ -178,6 +179,19 @@ def test_a_check_fails_where_no_daemon_goes_on(
     assert (plain.exit_code, plain.stdout) == (0, checked.stdout)
     assert checked.exit_code == (1 if said else 0)
     assert said in str(checked.exception or "")
+
+
+def test_no_name_of_a_group_steers_the_terminal(tmp_path: Path) -> None:
+    directory = Checkpoints(DataDir(tmp_path).policies, "policy").directory
+    directory.mkdir(parents=True)
+    name = "\x1b[2J\x1b]0;title\x07"
+    groups = (GroupReward(name, 2, 0.5, 1.0),)
+    write_state(
+        directory, DaemonState(policy="policy", reason=name, last_groups=groups, queue=Queue(left_out={name: 1}))
+    )
+    shown = CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout
+    assert shown.count("·[2J·]0;title·") == 3
+    assert {"\x1b", "\x07"}.isdisjoint(shown)
 
 
 def test_groups_that_the_judge_fails_for_are_shown_with_why_and_until_when(tmp_path: Path) -> None:
