@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -133,7 +132,7 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
         kept = [run for run, _ in runs]
         if kept:
             compared, others = rewards_on_one_scale(kept)
-            with _counting(written.groups_left_out):
+            with _Counting(written.groups_left_out):
                 yield verl.rl_row(group.key, kept, [reward for _, reward in compared])
                 written.runs += len(kept)
                 _count(written.lost, {NOT_IN_THE_MEAN: others})
@@ -145,7 +144,7 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
         rewards = {run.id: reward for run, reward in compared}
         for run, _ in runs:
             if run.id in rewards or trajectory_reward(run) is None:
-                with _counting(written.runs_left_out):
+                with _Counting(written.runs_left_out):
                     members.append(art.trajectory(run, rewards.get(run.id), lost))
         _count(written.lost, lost)
         if members:
@@ -153,7 +152,7 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
             written.runs += len(members)
     elif form is Form.ATIF:
         for run, _ in runs:
-            with _counting(written.runs_left_out):
+            with _Counting(written.runs_left_out):
                 yield atif.document(run)
                 written.runs += 1
     else:
@@ -167,7 +166,7 @@ def _conversations(form: Form, run: Trajectory, good: bool, written: Written) ->
         _count(written.conversations_left_out, {NotTrained.NO_ANSWER: 1})
     made = 0
     for conversation in found:
-        with _counting(written.conversations_left_out):
+        with _Counting(written.conversations_left_out):
             rows: Iterable[Row] = (
                 [verl.sft_row(conversation, trajectory_reward(run))]
                 if form is Form.VERL_SFT
@@ -188,7 +187,7 @@ def _pairs(selection: DatasetSelection, group: Group, written: Written) -> Itera
         if better is None or worse is None:
             _count(written.conversations_left_out, {NotTrained.NO_ANSWER: 1})
             continue
-        with _counting(written.conversations_left_out):
+        with _Counting(written.conversations_left_out):
             yield chat.pair_row(selection.form, better, worse)
             written.runs += 2
 
@@ -211,12 +210,20 @@ def _chosen(selection: DatasetSelection, group: Group, written: Written) -> list
     return rewarded
 
 
-@contextlib.contextmanager
-def _counting(left_out: dict[str, int]) -> Iterator[None]:
-    try:
-        yield
-    except Unsuitable as error:
-        _count(left_out, {str(error): 1})
+class _Counting:
+    """Counts what cannot be written. No generator: from Python 3.12 on one that ends an exception leaves a cycle, which
+    holds the run."""
+
+    def __init__(self, left_out: dict[str, int]) -> None:
+        self._left_out = left_out
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> bool:
+        if not isinstance(error, Unsuitable):
+            return False
+        _count(self._left_out, {str(error): 1})
+        return True
 
 
 def _count(into: dict[str, int], counts: Mapping[NotTrained, int] | Mapping[str, int]) -> None:
