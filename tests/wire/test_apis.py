@@ -149,7 +149,7 @@ def test_log_probabilities_that_stand_beside_the_token_ids_of_a_response() -> No
     for odd in ([], "x", [None], [{"tokens": [1]}], [{"tokens": [1, 2], "logprobs": [-0.5]}], [{"logprobs": [-0.5]}]):
         attributes = run("/v1/responses", response(ASK, []) | {"output": both, "output_messages": odd}).attributes
         assert list(decode_logprobs(attributes[semconv.LOGPROBS])) == [-3.0]
-    for odd in (["x"], [None], [True]):
+    for odd in (["x"], [None], [True], [-(10**400)]):
         raw = {"output_messages": [{"tokens": [1], "logprobs": odd}]}
         assert semconv.LOGPROBS not in run("/v1/responses", response(ASK, []) | {"output": [call]} | raw).attributes
 

@@ -11,7 +11,7 @@ from typing import Any
 from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
-from arttrace.wire.apis.completion_response import integers
+from arttrace.wire.apis.completion_response import integers, numbers
 from arttrace.wire.apis.response_events import output_logprobs, read_events
 from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
 from arttrace.wire.exchange import Exchange
@@ -109,10 +109,8 @@ def _raw_logprobs(messages: Any) -> list[float | None] | None:
         tokens, logprobs = (part.get("tokens"), part.get("logprobs")) if isinstance(part, dict) else (None, None)
         if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
             return None
-        if any(isinstance(one, bool) or not isinstance(one, float | int) for one in logprobs):
-            return None
-        found += map(float, logprobs)
-    return found or None
+        found += numbers(logprobs)
+    return None if None in found else found or None
 
 
 def status_reason(response: dict[str, Any], items: list[Any]) -> str | None:
