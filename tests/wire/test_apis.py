@@ -309,7 +309,8 @@ def test_a_long_image_is_cut_and_the_cut_is_said() -> None:
 
 NAMES = (
     "type input output content role item output_index delta response error summary text call_id name arguments prompt "
-    "choices logprobs token_logprobs usage status instructions conversation echo model"
+    "choices logprobs token_logprobs usage status instructions conversation echo model output_messages tokens arttrace "
+    "token_ids logprob message messages delta stop_reason index content_block system tools"
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -327,8 +328,8 @@ json_values = st.recursive(
 
 
 @given(
-    path=st.sampled_from(["/responses", "/completions", "/embeddings"]), request=json_values, body=json_values,
-    stream=st.booleans(),
+    path=st.sampled_from(["/responses", "/completions", "/embeddings", "/chat/completions", "/v1/messages"]),
+    request=json_values, body=json_values, stream=st.booleans(),
 )  # fmt: skip
 @settings(deadline=None, max_examples=250)
 def test_nothing_raises_for_any_json(path: str, request: Any, body: Any, stream: bool) -> None:
