@@ -437,3 +437,25 @@ def test_calls_outside_any_trajectory_are_routed_as_well(
     first, second = sorted(spans(), key=lambda span: span.start_ns)
     assert first.attributes[semconv.ROUTED_FROM] == "gpt-4o"
     assert semconv.ROUTED_FROM not in second.attributes
+
+
+def test_a_call_that_a_gateway_records_in_a_run_of_its_own_is_said_once(
+    spans: Callable[[], list[SpanRow]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "_warned", set())
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        message = {"role": "assistant", "content": "hi"}
+        body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return httpx.Response(
+            200, json={**body, "choices": [choice]}, headers={"x-arttrace-policy-version": "policy@1"}
+        )
+
+    for base_url, said in (("http://gateway/v1", 0), ("http://gateway/r/run-7/v1", 1), ("http://gateway/r/b/c/v1", 1)):
+        http = httpx.Client(transport=httpx.MockTransport(answer))
+        with openai.OpenAI(base_url=base_url, api_key="sk-test-0123456789", http_client=http) as client:
+            client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}])
+        arttrace.flush()
+        assert caplog.text.count("would be trained on twice") == said
+    assert len([span for span in spans() if span.kind == 3]) == 3

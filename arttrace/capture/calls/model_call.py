@@ -24,6 +24,7 @@ from arttrace.capture.base.values import describe_error
 from arttrace.capture.calls.attempt import Attempt
 from arttrace.capture.calls.followed_call import FollowedCall, SeenCall, see
 from arttrace.capture.calls.genai_span import CALLS
+from arttrace.capture.calls.routing import recorded_there_too
 from arttrace.capture.calls.same_call import facts_of
 from arttrace.capture.context import program
 from arttrace.capture.context.execution import Execution
@@ -344,6 +345,8 @@ class ModelCall:
             decoded = decode(exchange, called=api_of(self._path), content=content, limit=MAX_CONTENT_BYTES)
             self.span.name = decoded.name
             attributes.update(decoded.attributes)
+            if path.startswith("/r/") and semconv.POLICY_VERSION in attributes:
+                recorded_there_too(path)
             # The openai client reads on for a moment, to keep the connection, and gives up in silence.
             failure = decoded.failure if decoded.is_done else failure or decoded.failure
             if self._seen is not None:

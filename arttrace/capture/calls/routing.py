@@ -144,6 +144,17 @@ def not_reached(what: str, remedy: str) -> None:
         logger.warning("arttrace: %s is neither routed nor asked for token ids; %s", what, remedy)
 
 
+def recorded_there_too(path: str) -> None:
+    """Say once that the gateway records the calls at such a path itself."""
+    if "gateway" not in _warned:
+        _warned.add("gateway")
+        logger.warning(
+            "arttrace: calls to %s are recorded by the gateway too, as a run of its own, and would be trained on "
+            "twice; give the client the base URL that ends in /v1, without /r/",
+            path,
+        )
+
+
 def plain_call_passed(http_client: Any) -> None:
     """An HTTP client makes a model call that is not captured: say so where it might have been one to route."""
     flow = current_flow()
