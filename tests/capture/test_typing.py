@@ -88,7 +88,7 @@ REVEALED = [
 def test_a_type_checker_sees_what_it_saw_without_us(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     # A copy: to check arttrace.loop takes three times as long.
-    shutil.copy(Path(arttrace.__file__).parent / "loop" / "limits.py", tmp_path)
+    shutil.copy(Path(arttrace.__file__).parent / "loop" / "gathering" / "limits.py", tmp_path)
     out, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "program.py")])
     assert re.findall(r'Revealed type is "(.*)"', out) == REVEALED
     errors = re.findall(r"error: (.*)  \[", out)
