@@ -3,17 +3,17 @@
 wait -> score -> batch -> step -> checkpoint -> publish -> record -> wait. Every state is on disk before its work
 begins, and its work may be done again:
 
-- wait chooses the groups of the next version, and the choice is kept until that version is there;
+- wait chooses the groups of the next version, and the choice is kept until that version is there or the judge fails;
 - score stores each judgement as it comes, and asks for none twice;
 - batch and step change only memory: the next start does them again from the last checkpoint, which holds weights,
   optimizer and random state, so that the same version comes of it;
 - checkpoint is one rename; what was consumed is in its manifest;
 - publish and record do nothing when they were done.
 
-A failure that may pass (a gateway that restarts, a judge that is down, a full disk) is waited for. A step whose numbers
-are not finite, or whose rewards are all equal, is skipped; a scenario whose rewards are all equal is skipped for a
-while, longer each time. Want of signal never ends the daemon; numbers that are never finite do, and everything else.
-The last version goes on being served.
+A failure that may pass (a gateway that restarts, a judge that is down, a full disk) is waited for; groups for which the
+judge fails alone wait by themselves. A step whose numbers are not finite, or whose rewards are all equal, is skipped; a
+scenario whose rewards are all equal is skipped for a while, longer each time. Want of signal never ends the daemon;
+numbers that are never finite do, and everything else. The last version goes on being served.
 """
 
 from __future__ import annotations
