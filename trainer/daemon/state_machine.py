@@ -212,7 +212,7 @@ class Daemon:
             self._retry(self._store.ingest_spool)
             summaries = self._retry(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
             taken = self._unjudged | self._consumed | {one.trajectory_id for one in self._aside}
-            pauses, unscored = self._pauses(), self._unscored.waiting(time.time_ns())
+            pauses, unscored = self._pauses(), self._unscored.waiting()
             terms = ReadyTerms(
                 self._policy,
                 step,
@@ -288,14 +288,15 @@ class Daemon:
             scored_keys.append(judgement.group)
 
         failed: dict[str, JudgeError] = {}
+        began = time.monotonic()
         held = self._retry(lambda: judge(self._store, groups, terms, keep, failed))
         for key, error in failed.items():
             self._say(Problem(f"not scored: {key}: {error.message}"))
             self._unjudged.update(one.id for group in groups if group.key == key for one in group.trajectories)
         others = len(groups) > len(held) + len(failed) + len(scored_keys)
-        self._unscored.take(held, scored_keys, others)
+        self._unscored.take(held, scored_keys, others, time.monotonic() - began)
         if held:
-            self._note(plan=None, unscored=self._unscored.waiting(time.time_ns()))
+            self._note(plan=None, unscored=self._unscored.waiting())
             return None
         scored = [group for group in self._groups(plan) if group.key not in failed]
         return scored, self._retry(lambda: terms.found(self._store, scored))
@@ -375,7 +376,6 @@ class Daemon:
     # --- the state, on disk and in memory ----------------------------------------------------------------------
 
     def _enter(self, state: str, reason: str = "", hint: str = "") -> None:
-        # why the round before was skipped, or could not be scored
         skipped = state == Phase.WAIT and self.state.skips > 0
         keep = skipped or (state in (Phase.WAIT, Phase.SCORE) and bool(self._unscored.judge_down))
         why: dict[str, Any] = {} if keep else {"reason": reason, "hint": hint}

@@ -14,6 +14,8 @@ from trainer.step import retry
 
 FIRST_S = 60.0
 """Seconds for which a group waits after the first failure of its own; doubled with each further one, up to 7680."""
+_RESTS = 4
+"""How many times as long as the judge was waited for a group waits at least: a long one may time out for an hour."""
 
 
 class UnscoredGroups:
@@ -34,37 +36,37 @@ class UnscoredGroups:
         self._answers = 0
         self._failures = 0
         self._failed: dict[str, tuple[int, int]] = {}  # by key: the failure's number, and the answers before it
-        self._waiting: dict[str, Unscored] = {}
+        self._waiting: dict[str, tuple[float, Unscored]] = {}  # until when by the monotonic clock
         self._rest_s = 0.0
         self.judge_down = ""
         """Why the judge answers about no group, as long as it does not."""
 
-    def take(self, errors: Mapping[str, JudgeError], scored: Collection[str], others_scored: bool) -> None:
-        """Take the outcome of asking about a plan's groups: who failed, by key, the keys that were scored, and whether
-        any that did not fail had its scores before."""
+    def take(
+        self, errors: Mapping[str, JudgeError], scored: Collection[str], others_scored: bool, took_s: float = 0.0
+    ) -> None:
+        """Take the outcome of asking about a plan's groups: who failed, by key, the keys that were scored, whether
+        any that did not fail had its scores before, and how long it took."""
         for key in scored:
             self._failed.pop(key, None)
             self._waiting.pop(key, None)
         if self.judge_down and (scored or not errors):
             self.judge_down = ""
             self._trouble(None)
-        waits = self._count(errors, len(scored), others_scored)
+        waits = self._count(errors, len(scored), others_scored, took_s)
         if alike := [error for key, error in errors.items() if key not in waits]:
             self._rest(alike[0])
 
-    def waiting(self, now_ns: int) -> tuple[Unscored, ...]:
-        """Those whose time has not come, as far as the clock was not set back since."""
-        return tuple(
-            one for one in self._waiting.values() if now_ns < one.until_ns <= now_ns + pause_ns(FIRST_S, one.times)
-        )
+    def waiting(self) -> tuple[Unscored, ...]:
+        """Those whose time has not come."""
+        return tuple(one for until_s, one in self._waiting.values() if time.monotonic() < until_s)
 
     def in_turn(self, ready: Iterable[PlannedGroup]) -> list[PlannedGroup]:
         """The groups in their order, but those that failed come last, the latest at the end."""
         return sorted(ready, key=lambda group: self._failed.get(group.key, (0, 0))[0])
 
-    def _count(self, errors: Mapping[str, JudgeError], scored: int, others_scored: bool) -> set[str]:
+    def _count(self, errors: Mapping[str, JudgeError], scored: int, others_scored: bool, took_s: float) -> set[str]:
         """The keys of those that wait by themselves now."""
-        now, waits = time.time_ns(), set()
+        waits: set[str] = set()
         for key, error in errors.items():
             _, before = self._failed.pop(key, (0, self._answers))
             self._failures += 1
@@ -72,15 +74,17 @@ class UnscoredGroups:
             answered = self._answers + scored > before
             if answered or others_scored:
                 known = self._waiting.pop(key, None)
-                times = max((known.times if known else 0) + answered, 1)
-                pause = pause_ns(FIRST_S, times)
-                self._waiting[key] = Unscored(key, times, now + pause, error.message)
-                self._say(f"not scored for {duration_text(pause / 1e9)}: {key}: {error.message}")
+                times = max((known[1].times if known else 0) + answered, 1)
+                pause_s = max(pause_ns(FIRST_S, times) / 1e9, _RESTS * took_s)
+                until_ns = time.time_ns() + int(pause_s * 1e9)
+                self._waiting[key] = time.monotonic() + pause_s, Unscored(key, times, until_ns, error.message)
+                self._say(f"not scored for {duration_text(pause_s)}: {key}: {error.message}")
                 waits.add(key)
         self._answers += scored
-        for known_keys in (self._failed, self._waiting):
-            for key in list(known_keys)[:-MOST]:
-                del known_keys[key]
+        for key in list(self._failed)[:-MOST]:
+            del self._failed[key]
+        for key in list(self._waiting)[:-MOST]:
+            del self._waiting[key]
         return waits
 
     def _rest(self, error: JudgeError) -> None:

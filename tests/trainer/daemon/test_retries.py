@@ -188,6 +188,14 @@ def test_scored_groups_are_not_held_up_by_one_that_never_is(
     assert sorted(site.consumed()) == ["good-0", "good-1"]
 
 
+def test_a_group_whose_judgement_takes_long_to_fail_is_asked_about_the_more_seldom() -> None:
+    """One that times out at every attempt takes 40 minutes, in which nothing else is done."""
+    unscored = UnscoredGroups(threading.Event(), lambda error: None, lambda line: None)
+    unscored.take({"g": JudgeDown("down")}, ["h"], others_scored=False, took_s=2400.0)
+    [one] = unscored.waiting()
+    assert 9500 < (one.until_ns - time.time_ns()) / 1e9 <= 9600
+
+
 @pytest.mark.parametrize(("outcomes", "times"), [("fff", []), ("fgf", [1]), ("fgfgf", [2]), ("fgfgsf", [])])
 def test_what_counts_against_a_group(outcomes: str, times: list[int]) -> None:
     """f: the judge failed for it; s: it was scored; g: another one was."""
@@ -198,7 +206,7 @@ def test_what_counts_against_a_group(outcomes: str, times: list[int]) -> None:
         unscored.take(
             {"g": JudgeDown("down")} if outcome == "f" else {}, {"s": ["g"], "g": ["h"]}.get(outcome, []), False
         )
-    assert [one.times for one in unscored.waiting(time.time_ns())] == times
+    assert [one.times for one in unscored.waiting()] == times
     ready = [PlannedGroup("g", ()), PlannedGroup("i", ())]
     assert [one.key for one in unscored.in_turn(ready)] == ["i", "g"]
 
