@@ -188,3 +188,21 @@ def test_what_has_come_is_answered_while_the_server_ends(spool: Spool) -> None:
     assert first == b""
     codes = {answer.code() for answer in answers}
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+
+
+def test_of_who_has_no_key_no_message_is_read(spool: Spool) -> None:
+    """It may be unpacked to a thousand times its size, and many at a time are gigabytes."""
+    budget = Budget(1 << 20)
+    traces, guard = TraceReceiver(spool, budget, 1 << 20), Authorizer("token", "key")
+    with (
+        grpc_server.serving_grpc(traces, budget, guard, host="127.0.0.1", port=0, max_body_bytes=1 << 20) as port,
+        grpc.insecure_channel(f"127.0.0.1:{port}", compression=grpc.Compression.Gzip) as channel,
+    ):
+        export = channel.unary_unary(METHOD)
+        for sent in (request(), bytes(3 << 20)):  # the second is larger than what gRPC reads
+            with pytest.raises(grpc.RpcError) as refused:
+                export(sent, metadata=[("authorization", "Bearer another")], timeout=60)
+            assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            assert "Bearer KEY" in refused.value.details()
+        assert export(request(), metadata=[("authorization", "Bearer key")], timeout=60) == b""
+    assert (spool.acknowledged, spool.unread.counted) == (1, 0)

@@ -14,7 +14,7 @@ import contextlib
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
@@ -55,7 +55,7 @@ def serving_grpc(
     methods = [
         (
             name,
-            grpc.unary_unary_rpc_method_handler(_Export(traces, budget, guard, logs, max_body_bytes)),
+            grpc.unary_unary_rpc_method_handler(_Export(traces, budget, logs, max_body_bytes)),
         )  # bytes in, bytes out
         for name, logs in ((SERVICE, False), (LOGS_SERVICE, True))
     ]
@@ -70,7 +70,7 @@ def serving_grpc(
     with _private_folder() as private, ThreadPoolExecutor(_THREADS, "arttrace-grpc") as threads, _loop() as run:
 
         async def start() -> tuple[grpc.aio.Server, str | int]:
-            server = grpc.aio.server(threads, options=options)
+            server = grpc.aio.server(threads, interceptors=[_KeyFirst(guard)], options=options)
             server.add_generic_rpc_handlers(
                 [grpc.method_handlers_generic_handler(name, {"Export": method}) for name, method in methods]
             )
@@ -128,19 +128,36 @@ def _loop() -> Iterator[Callable[[Coroutine[Any, Any, _T]], _T]]:
         loop.close()
 
 
+class _KeyFirst(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses whoever has no key before a message is read, and unpacked."""
+
+    def __init__(self, guard: Authorizer) -> None:
+        self._guard = guard
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """The method of a call."""
+        given = _authorization(handler_call_details.invocation_metadata)
+        if self._guard.api_key is None or self._guard.knows(given):
+            return await continuation(handler_call_details)
+        return grpc.stream_unary_rpc_method_handler(_refuse)
+
+
+async def _refuse(_messages: object, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "send the metadata `authorization: Bearer KEY`")
+
+
 class _Export:
     """A service's one method. UNAVAILABLE asks to send it again, INVALID_ARGUMENT is for good."""
 
-    def __init__(self, traces: TraceReceiver, budget: Budget, guard: Authorizer, logs: bool, limit: int) -> None:
+    def __init__(self, traces: TraceReceiver, budget: Budget, logs: bool, limit: int) -> None:
         self._traces = traces
         self._logs = logs
         self._budget = budget
-        self._guard = guard
         self._limit = limit
 
     def __call__(self, body: bytes, context: grpc.ServicerContext) -> bytes:
-        if self._guard.api_key is not None and not self._guard.knows(_authorization(context)):
-            _abort(context, grpc.StatusCode.UNAUTHENTICATED, "send the metadata `authorization: Bearer KEY`")
         if len(body) > self._limit:
             _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, self._traces.too_large(self._limit))
         taken = 0
@@ -163,8 +180,8 @@ class _Export:
             self._budget.give_back(taken)
 
 
-def _authorization(context: grpc.ServicerContext) -> bytes:
-    for key, value in context.invocation_metadata():
+def _authorization(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes:
+    for key, value in metadata or ():
         if key == "authorization":
             return value.encode() if isinstance(value, str) else bytes(value)
     return b""
