@@ -251,6 +251,17 @@ def test_an_answer_that_is_too_large_is_refused_after_some_rows(store: Store, mo
         store.sql("SELECT repeat('x', 500) FROM range(10000)")
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT {0}", "SELECT [{0}]", "SELECT {{'a': {0}, 'n': [{0}]}}", "SELECT MAP {{{0}: {0}}}", "SELECT ({0}, {0})"],
+)
+def test_times_are_in_utc_wherever_they_stand(store: Store, query: str) -> None:
+    [(found,)] = store.sql(query.format("'2026-01-02 03:04:05+00'::TIMESTAMPTZ"))[1]
+    assert "datetime.datetime" in repr(found)
+    assert repr(found).count("datetime.datetime(") == repr(found).count("tzinfo=datetime.timezone.utc")
+    assert "2026, 1, 2, 3, 4, 5" in repr(found)
+
+
 def test_a_query_with_bytes_that_are_no_text_is_refused(store: Store) -> None:
     """As an argument of the command it stands for a byte that is not UTF-8."""
     with pytest.raises(StoreError, match=r"the query failed: .*not UTF-8"):

@@ -125,14 +125,13 @@ def test_a_time_is_the_same_whoever_reads_it_in_whatever_form(data: DataDir) -> 
     began = datetime.fromtimestamp(T0 // 10**9, UTC)
     query = """SELECT min(started) AS a, min(started) AS a, list(DISTINCT date_trunc('day', started)) AS days,
         {'at': min(started)} AS held, map(['at'], [min(started)]) AS named FROM trajectories"""
-    naive = began.replace(tzinfo=None)
-    day = naive.replace(hour=0, minute=0, second=0)
+    day = began.replace(hour=0, minute=0, second=0)
     with hold_store(data, create=True) as own, open_store(data) as asked:
         own.append(research_run("a"))
         for store in (own, asked):
             columns, [row] = store.sql(query)
             assert columns == ["a", "a", "days", "held", "named"]
-            assert row == (began, began, [day], {"at": naive}, {"at": naive})
+            assert row == (began, began, [day], {"at": began}, {"at": began})
 
 
 def test_tags_and_metadata(store: Store) -> None:

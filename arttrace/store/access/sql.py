@@ -137,7 +137,7 @@ def _columns_and_pages(
 ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
     described = connection.sql(query)  # it is not run for that
     columns, types = list(described.columns), [str(type) for type in described.types]
-    zoned = [at for at, type in enumerate(types) if type == _ZONED]
+    zoned = [at for at, type in enumerate(types) if _ZONED in type and _PLAIN not in type.replace(_ZONED, "")]
     if any(_ZONED in type for type in types):  # DuckDB would need the package pytz to hand these over
         casts = ", ".join(f"c{at}::{type.replace(_ZONED, _PLAIN)}" for at, type in enumerate(types))
         names = ", ".join(f"c{at}" for at in range(len(types)))
@@ -189,6 +189,16 @@ def _size(value: Any) -> int:
 def _in_utc(row: tuple[Any, ...], zoned: Sequence[int]) -> tuple[Any, ...]:
     values = list(row)
     for at in zoned:
-        if isinstance(values[at], datetime):
-            values[at] = values[at].replace(tzinfo=UTC)
+        values[at] = _all_in_utc(values[at])
     return tuple(values)
+
+
+def _all_in_utc(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.replace(tzinfo=UTC)
+        case list() | tuple():
+            return type(value)(map(_all_in_utc, value))
+        case dict():
+            return {_all_in_utc(key): _all_in_utc(item) for key, item in value.items()}
+    return value
