@@ -204,7 +204,9 @@ def test_a_process_that_is_over_is_not_signalled(monkeypatch: pytest.MonkeyPatch
 def test_a_stale_serving_file_is_passed_over(backend: LocalBackend, model: TrainableModel) -> None:
     backend.data.root.mkdir(parents=True)
     backend.data.serving.write_text(
-        json.dumps({"url": "http://127.0.0.1:9", "policy": "policy", "base_model": str(model.base_model)})
+        json.dumps(
+            {"url": "http://127.0.0.1:9", "policy": "policy", "base_model": str(model.base_model), "pid": os.getpid()}
+        )
     )
 
     async def loop() -> None:
