@@ -13,7 +13,7 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.records import semconv
-from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.trajectories.decoding.attribute_values import from_json
 
@@ -123,8 +123,7 @@ def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
 
 
 def _tokens(choice: Mapping[str, Any]) -> dict[str, Any]:
-    logprobs = choice.get("logprobs")
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    content = json_object(choice.get("logprobs")).get("content")
     if not isinstance(content, list) or not content:
         return {}
     tokens = [one.get("token") for one in content if isinstance(one, dict)]

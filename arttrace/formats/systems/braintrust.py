@@ -99,7 +99,7 @@ def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, 
     messages = given.get("messages", given.get("input")) if isinstance(given, dict) else given
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    offered = metadata.get("tools") or (given.get("tools") if isinstance(given, dict) else None)
+    offered = metadata.get("tools") or json_object(given).get("tools")
     found: Attributes = {
         semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
         **settings(metadata),

@@ -16,7 +16,7 @@ from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.record import Record
-from arttrace.records.values.lenient_json import json_objects
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
 
 KIND = "codex sessions"
@@ -89,8 +89,7 @@ class _Session:
             if line["type"] == "turn_context" and isinstance(payload.get("model"), str):
                 self._model = payload["model"]
             elif line["type"] == "event_msg" and payload.get("type") == "token_count":
-                info = payload.get("info")
-                last = info.get("last_token_usage") if isinstance(info, dict) else None
+                last = json_object(payload.get("info")).get("last_token_usage")
                 self._usage = last if isinstance(last, dict) else self._usage  # some have rate limits alone
             elif line["type"] == "compacted":
                 yield from self._flush()

@@ -14,7 +14,7 @@ from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
-from arttrace.records.values.lenient_json import json_objects
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
@@ -31,7 +31,7 @@ def recognises(item: dict[str, Any]) -> bool:
 
 def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """The span, and its annotations."""
-    context = item["context"] if isinstance(item.get("context"), dict) else {}
+    context = json_object(item.get("context"))
     trace = item.get("context.trace_id", context.get("trace_id"))
     own = item.get("context.span_id", context.get("span_id"))
     start = time_ns(item.get("start_time"))

@@ -9,7 +9,7 @@ from typing import Any
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.systems import braintrust, langsmith, phoenix
 from arttrace.records.span import SpanRow
-from arttrace.records.values.lenient_json import json_object, read_json
+from arttrace.records.values.lenient_json import json_object, json_objects, read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.identity.stand_ins import stand_in
 
@@ -22,16 +22,11 @@ def instead_of(item: Any, why: str) -> SpanRow | None:
     if not isinstance(item, dict):
         return None
     if item.get("type") == "span" and "trace_id" in item and "root_span_id" not in item:
-        attributes, links = item.get("attributes"), item.get("links")
         return stand_in(
             why,
             **{name: item.get(name) for name in ("trace_id", "span_id", "parent_span_id", "name", "start_ns")},
-            attributes=json_object(attributes),
-            links=[
-                (link.get("trace_id"), link.get("span_id"))
-                for link in (links if isinstance(links, list) else ())
-                if isinstance(link, dict)
-            ],
+            attributes=json_object(item.get("attributes")),
+            links=[(link.get("trace_id"), link.get("span_id")) for link in json_objects(item.get("links"))],
             content=item,
         )
     trace, own, parent = _ids(item)
@@ -58,7 +53,7 @@ def _ids(item: dict[str, Any]) -> Iterable[Any]:
         above = item.get("span_parents")
         return item["root_span_id"], item["span_id"], above[0] if isinstance(above, list) and above else None
     if phoenix.recognises(item):
-        context = item["context"] if isinstance(item.get("context"), dict) else {}
+        context = json_object(item.get("context"))
         trace = item.get("context.trace_id", context.get("trace_id"))
         return trace, item.get("context.span_id", context.get("span_id")), item.get("parent_id")
     return None, None, None

@@ -13,6 +13,7 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import Read
 from arttrace.records import semconv
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import time_ns
 from arttrace.wire.span_attributes import usage_attributes
 
@@ -37,13 +38,12 @@ def recognises(item: dict[str, Any]) -> bool:
 def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
     """One run."""
     history = item["messages"] if "history" not in item else item["history"]
-    info = item["info"] if isinstance(item.get("info"), dict) else {}
+    info = json_object(item.get("info"))
     task = item.get("instance_id") or item.get("environment")
     times = [at for one in history if isinstance(one, dict) and (at := _time(one)) is not None]
     run = ImportedRun(source, ids.next(source, item), name="swe-agent", start_ns=min(times, default=None))
-    config = info.get("config")
-    model = config.get("model") if isinstance(config, dict) else None
-    name = (model.get("model_name") if isinstance(model, dict) else None) or info.get("model_name")
+    model = json_object(json_object(info.get("config")).get("model"))
+    name = model.get("model_name") or info.get("model_name")
     messages: list[dict[str, Any]] = []
     before: int | None = None
     for at, one in enumerate(history):
@@ -86,8 +86,7 @@ def _message(one: dict[str, Any]) -> dict[str, Any]:
 
 def _answered(one: dict[str, Any]) -> dict[str, Any]:
     """What the API said of an answer."""
-    extra = one.get("extra")
-    response = extra.get("response") if isinstance(extra, dict) else None
+    response = json_object(one.get("extra")).get("response")
     if not isinstance(response, dict):
         return {}
     usage = response.get("usage")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from arttrace.records.values.lenient_json import json_object
+
 _WORDS: Final = {
     "stop": "eos eos_token end_turn stop_sequence stop_token complete completed",
     "length": "max_tokens max_output_tokens max_new_tokens max_length model_length token_limit max_tokens_reached"
@@ -61,6 +63,6 @@ _FIELDS: Final = ("finish_reason", "stop_reason", "finishReason", "stopReason", 
 
 def stated_reason(answer: Mapping[str, Any]) -> str | None:
     """Why an answer ended, as it says itself in one of the fields that APIs have for it."""
-    details = answer.get("incomplete_details")
-    stated = [*(answer.get(name) for name in _FIELDS), details.get("reason") if isinstance(details, dict) else None]
+    details = json_object(answer.get("incomplete_details"))
+    stated = [*(answer.get(name) for name in _FIELDS), details.get("reason")]
     return next((reason for reason in stated if isinstance(reason, str) and reason), None)

@@ -13,7 +13,7 @@ import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
 from arttrace.capture.export.shipping.otlp_client import read_answer, seconds_to_wait
-from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ArttraceError, MayPass
@@ -87,9 +87,8 @@ class LangfuseClient:
             raise
         except LangfuseError:
             return None
-        projects = said.get("data") if isinstance(said, dict) else None
-        first = projects[0] if isinstance(projects, list) and projects else None
-        id = first.get("id") if isinstance(first, dict) else None
+        projects = json_object(said).get("data")
+        id = json_object(projects[0]).get("id") if isinstance(projects, list) and projects else None
         return id if isinstance(id, str) and id.replace("-", "").replace("_", "").isalnum() else None
 
     def send_spans(self, request: bytes) -> tuple[int, str]:
@@ -153,8 +152,7 @@ class LangfuseClient:
         """One page of a list, and the cursor of the next; None for the last one."""
         answer = self._ask("GET", path, params=query)
         said = _json(answer)
-        data = said.get("data") if isinstance(said, dict) else None
-        meta = said.get("meta") if isinstance(said, dict) else None
+        data, meta = (json_object(said).get(name) for name in ("data", "meta"))
         if not isinstance(data, list) or not isinstance(meta, dict) or not all(isinstance(one, dict) for one in data):
             raise LangfuseError(f"{self._at}{path} answered no list", "Is LANGFUSE_BASE_URL that of a Langfuse server?")
         cursor = meta.get("cursor")

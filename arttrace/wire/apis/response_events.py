@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from arttrace.records.values.lenient_json import json_objects
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.wire.apis.completion_response import logprobs_of
 from arttrace.wire.span_attributes import error_of, json_or_none
 
@@ -129,7 +129,7 @@ class _Item:
                 made["logprobs"] = self._logprobs[number]
             item[where].append(made)
         if self._commands:
-            action = item["action"] if isinstance(item.get("action"), dict) else {}
+            action = json_object(item.get("action"))
             commands = ["".join(pieces) for _, pieces in sorted(self._commands.items())]
             item["action"] = {**action, "commands": commands}
         if self._printed:

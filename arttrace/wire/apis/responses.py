@@ -10,6 +10,7 @@ from typing import Any
 
 from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import finish_reason
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.completion_response import integers, numbers
 from arttrace.wire.apis.response_events import output_logprobs, read_events
@@ -120,8 +121,7 @@ def status_reason(response: dict[str, Any], items: list[Any]) -> str | None:
             calls = any(isinstance(item, dict) and item.get("type") in _CALLS for item in items)
             return "tool_calls" if calls else "stop"
         case "incomplete":
-            details = response.get("incomplete_details")
-            return finish_reason(details.get("reason") if isinstance(details, dict) else None) or "incomplete"
+            return finish_reason(json_object(response.get("incomplete_details")).get("reason")) or "incomplete"
         case "failed":
             return "error"
         case "cancelled":

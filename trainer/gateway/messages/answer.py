@@ -126,8 +126,7 @@ def _usage(usage: Any) -> dict[str, Any]:
 
 
 def _logprobs(choice: dict[str, Any]) -> list[Any] | None:
-    logprobs = choice.get("logprobs")
-    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
+    entries = json_object(choice.get("logprobs")).get("content")
     return [one.get("logprob") for one in json_objects(entries)] if isinstance(entries, list) else None
 
 

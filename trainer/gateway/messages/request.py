@@ -97,8 +97,7 @@ def _conversation(request: dict[str, Any]) -> dict[str, Any]:
     conversation: dict[str, Any] = {"messages": chat}
     if tools := request.get("tools"):
         conversation["tools"] = chat_tools(_with_schemas(tools))
-    thinking = request.get("thinking")
-    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    kind = json_object(request.get("thinking")).get("type")
     kwargs = request.get("chat_template_kwargs")
     if kind is not None or kwargs is not None:
         switch = {} if kind is None else {"enable_thinking": kind != "disabled"}
