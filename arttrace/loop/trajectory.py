@@ -123,7 +123,7 @@ class Trajectory(History):
         histories = (self, *self.additional_histories)
         return [one for each in histories for one in each.messages_and_choices if not isinstance(one, Mapping)]
 
-    def run_account(self) -> tuple[Any, dict[str, Any]]:
+    def __arttrace_account__(self) -> tuple[Any, dict[str, Any]]:
         """The result and the metadata of the run that returns this trajectory: what its last message says, and the
         metadata with the metrics, where these are finite numbers."""
         said = self.messages()

@@ -214,3 +214,26 @@ def test_tags_and_metadata_that_are_none_stop_no_program(
 def test_what_holds_the_handle_of_a_run_is_copied(spans: Spans) -> None:
     with arttrace.trajectory(name="run") as run:
         assert copy.deepcopy({"run": run}) == {"run": copy.copy(run)} == {"run": run}
+
+
+def test_the_class_of_a_result_is_not_asked_for_what_it_does_not_define(spans: Spans) -> None:
+    """A metaclass may answer to any name, and act on it."""
+    asked: list[str] = []
+
+    class Answers(type):
+        def __getattr__(cls, name: str) -> Any:
+            asked.append(name)
+            return lambda *_: 7
+
+    class Result(metaclass=Answers):
+        def __repr__(self) -> str:
+            return "the result"
+
+    @arttrace.trajectory
+    def agent() -> Result:
+        return Result()
+
+    agent()
+    [root] = spans()
+    assert "the result" in root.attributes[semconv.ENTRY_RESULT]
+    assert "__arttrace_account__" not in asked

@@ -126,9 +126,12 @@ def finish(scope: Current | None, result: Any) -> None:
     a Trajectory of arttrace.loop, has the result and the metadata that this says."""
     if type(scope) is Scope:
         try:
-            if scope.is_root and (account := getattr(type(result), "run_account", None)) is not None:
-                result, metadata = account(result)
-                scope.update(metadata=metadata)
+            if scope.is_root:
+                for kind in type(result).__mro__:  # asked for by its name, a metaclass of the user's might answer
+                    if "__arttrace_account__" in kind.__dict__:
+                        result, metadata = result.__arttrace_account__()
+                        scope.update(metadata=metadata)
+                        break
             scope.set_result(result)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _results.caught(error)

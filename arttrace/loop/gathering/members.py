@@ -87,7 +87,7 @@ async def opened(rollout: Awaitable[Any]) -> Any:
         result = await rollout
         if isinstance(result, BuiltTrajectory):
             result.finite_numbers()  # before they are kept
-            said, metadata = result.run_account()
+            said, metadata = result.__arttrace_account__()
             run.update(metadata=metadata)
             run.set_result(said)
         else:
