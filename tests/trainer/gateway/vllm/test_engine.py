@@ -112,13 +112,17 @@ def test_a_model_that_is_there_in_mistrals_form_too_is_served_in_the_learners(
     tmp_path: Path,
 ) -> None:
     """vLLM would take the other one, and with it another tokenizer and no chat template."""
-    once, twice = (EngineOptions(tmp_path / name, read_model(model(tmp_path / name))) for name in ("once", "twice"))
-    for name in ("consolidated.safetensors", "params.json"):
+    once, twice, unlisted = (
+        EngineOptions(tmp_path / name, read_model(model(tmp_path / name))) for name in ("once", "twice", "unlisted")
+    )
+    for name in ("consolidated.safetensors", "params.json", "model.safetensors.index.json"):
         (tmp_path / "twice" / name).write_text("{}")
+    (tmp_path / "unlisted" / "consolidated.safetensors").write_text("{}")
     chosen = ("--config-format", "--load-format", "--tokenizer-mode")
     command = engine_command(twice, SOCKET, "m", cpu=False)
     assert [value(command, name) for name in chosen] == ["hf"] * 3
-    assert set(chosen).isdisjoint(engine_command(once, SOCKET, "m", cpu=False))
+    for other in (once, unlisted):  # without the list vLLM would load both forms, and fail
+        assert set(chosen).isdisjoint(engine_command(other, SOCKET, "m", cpu=False))
 
 
 def test_a_mixture_of_experts_takes_adapters_of_its_attention_alone(tmp_path: Path) -> None:

@@ -92,8 +92,10 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
     if shape.experts:
         # Else vLLM keeps room for adapters of all its experts.
         command += ["--lora-target-modules", *ATTENTION]
-    if any(options.base_model.glob("consolidated*.safetensors")):
-        # The same weights in Mistral's form: vLLM would take those, with Mistral's tokenizer and no chat template.
+    listed = (options.base_model / "model.safetensors.index.json").is_file()
+    if listed and any(options.base_model.glob("consolidated*.safetensors")):
+        # The same weights in Mistral's form: vLLM would take those, with Mistral's tokenizer and no chat template. By
+        # the list it knows the files of the other form; without one it would load both.
         command += ["--config-format", "hf", "--load-format", "hf", "--tokenizer-mode", "hf"]
     # A model directory may carry sampling defaults (top_p, top_k): they would bias the importance ratios unseen.
     command += ["--override-generation-config", _NEUTRAL_SAMPLING]
