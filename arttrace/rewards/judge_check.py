@@ -109,15 +109,16 @@ def kendall_tau(left: Sequence[float], right: Sequence[float]) -> float | None:
     agree = left_pairs = right_pairs = 0
     for i in range(len(left)):
         for j in range(i):
-            a, b = _sign(left[i] - left[j]), _sign(right[i] - right[j])
+            a, b = _order(left[i], left[j]), _order(right[i], right[j])
             agree += a * b
             left_pairs += a != 0
             right_pairs += b != 0
     return agree / math.sqrt(left_pairs * right_pairs) if left_pairs and right_pairs else None
 
 
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
+def _order(one: float, other: float) -> int:
+    """1 where the first is more, -1 where it is less, 0 where they are equal but for rounding."""
+    return 0 if are_equal((one, other)) else 1 if one > other else -1
 
 
 def _mean(values: Iterable[float]) -> float | None:
@@ -131,10 +132,10 @@ def _mean_scores(ballots: Sequence[Ballot]) -> list[float]:
 
 def _ordered_alike(ballot: Ballot) -> float:
     pairs = [
-        (_sign(ballot.scores[i] - ballot.scores[j]) * _sign(ballot.rewards[i] - ballot.rewards[j]) + 1) / 2
+        (_order(ballot.scores[i], ballot.scores[j]) * order + 1) / 2
         for i in range(len(ballot.rewards))
         for j in range(i)
-        if ballot.rewards[i] != ballot.rewards[j]
+        if (order := _order(ballot.rewards[i], ballot.rewards[j]))
     ]
     return math.fsum(pairs) / len(pairs)
 

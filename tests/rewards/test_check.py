@@ -34,6 +34,11 @@ def test_ties_count_half_and_equal_rewards_show_what_is_made_of_nothing() -> Non
     assert found.equal_spread == pytest.approx(0.3)
 
 
+def test_rewards_that_differ_by_the_rounding_of_their_sums_are_equal() -> None:
+    found = check([Ballot("g", (0.1 + 0.2, 0.3, 1.0), (0.2, 0.5, 0.9), (1, 2, 3))])
+    assert (found.agreement, found.tau) == (1.0, pytest.approx(2 / 6**0.5))
+
+
 def test_a_judge_that_favours_the_first_place() -> None:
     ballots = [Ballot("g", (0.0, 1.0), (0.8, 0.4), (1, 2)), Ballot("g", (0.0, 1.0), (0.4, 0.8), (2, 1))]
     found = check(ballots)
