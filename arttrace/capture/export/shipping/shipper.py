@@ -177,12 +177,12 @@ class Shipper:
                     self._delivery.run()
                 except NotNow as refusal:
                     failures += 1
-                    self.outages += 1
-                    if refusal.misconfigured:
-                        self._misconfigured = self._attempts
                     if refusal.kind != said:
                         said = refusal.kind
                         logger.warning("arttrace: %s; what was recorded waits in %s", refusal.reason, self._directory)
+                    self.outages += 1  # the program may end now
+                    if refusal.misconfigured:
+                        self._misconfigured = self._attempts
                     self._hurry.wait(self._wait_s(failures, refusal.retry_after_s))
                     continue
                 if failures:
