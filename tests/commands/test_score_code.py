@@ -105,7 +105,7 @@ def test_a_function_rewards_once_however_it_is_named(
         return now(CliRunner().invoke(command, ["--dir", str(data.root), "--reward", names[spelling], "--json"]))
 
     assert (scored(first), scored(second), scored(first)) == ((3, 0), (0, 3), (0, 3))
-    rewards.write_text(EXACT.replace('"6"', '"9"'))
+    rewards.write_text(EXACT.replace('"6"', '"9" '))  # of another size: within a second Python takes it for unchanged
     for name in ("rewards", f"{rewards.parent.name}.rewards"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert scored(second) == (3, 0)
