@@ -150,7 +150,7 @@ def test_a_damaged_store_is_not_taken_for_one_in_use(arttrace: Command, data: Da
 def test_queries_that_cannot_be_run(arttrace: Command, data: DataDir) -> None:
     fill(data, {"run": "s"})
     arttrace("sql", "SELECT nothing FROM nowhere").says("the query failed", "nowhere", "`arttrace sql --help`")
-    arttrace("sql", "DROP TABLE spans").says("only a single read-only query")
+    arttrace("sql", "DROP TABLE spans").says("only a single read-only query", "`arttrace prune` removes runs")
 
 
 def test_nothing_to_score(arttrace: Command, data: DataDir) -> None:
@@ -195,8 +195,16 @@ def test_a_port_that_another_program_has(arttrace: Command, data: DataDir, comma
     fill(data, {"x": "s"}, {})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         outcome = arttrace(command, "--port", taken.getsockname()[1])
-    outcome.says("cannot be used: Address already in use", "choose another port with --port")
+    outcome.says("is taken by another program", "Choose another with --port, or --port 0 for any free one.")
     assert "collector" not in outcome.err
+
+
+@pytest.mark.parametrize("command", ["collect", "view"])
+def test_an_address_of_another_machine(arttrace: Command, data: DataDir, command: str) -> None:
+    fill(data, {"x": "s"}, {})
+    (data.root / "key").write_text("k" * 32)
+    outcome = arttrace(command, "--host", "192.0.2.1", "--port", 0, "--api-key-file", data.root / "key")
+    outcome.says("cannot listen on 192.0.2.1:0: ", "--host takes an address of this machine")
 
 
 def test_training_without_a_model(arttrace: Command, data: DataDir, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ from functools import partial
 import msgspec
 import uvicorn
 
+from arttrace.store.server.owner import listen
 from arttrace.system.addresses import is_http, is_loopback
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.files import replace_file
@@ -46,8 +46,6 @@ from trainer.serving.client import find_serving
 from trainer.serving.supervisor import Say, Supervisor
 from trainer.serving.training import TrainingDesk
 
-_BACKLOG = 2048
-"""Connections that wait for the engine's start; nobody else gets the port meanwhile."""
 _LOCK_WITHIN_S = 0.5
 
 
@@ -98,7 +96,7 @@ def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Poli
             )
     with (
         _only_one(options.data),
-        _listening_socket(options.host, options.port) as listener,
+        listen(options.host, options.port) as listener,
         # uvicorn knows the fastest event loop that is installed.
         asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner,
     ):
@@ -344,25 +342,6 @@ def _only_one(data: DataDir) -> Iterator[None]:
             ) from None
         data.serving.unlink(missing_ok=True)
         yield
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With its protocol named: asyncio switches Nagle's algorithm off only for sockets that say they are TCP.
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        raise ServingError(
-            f"port {port} on {host} is taken by another program"
-            if taken
-            else f"cannot listen on {host}:{port}: {error}",
-            "Choose another with --port, or --port 0 for any free one." if taken else None,
-        ) from None
-    return listener
 
 
 def _beside_a_learner(engine: EngineOptions, found: Sequence[str], replicas: int, say: Say) -> EngineOptions:

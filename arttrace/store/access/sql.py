@@ -100,7 +100,7 @@ def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
     if [one.type for one in statements] != [duckdb.StatementType.SELECT] or not _only_reads(connection, query):
         raise StoreError(
             "only a single read-only query is allowed here, without functions that do more",
-            "Records are written through the journal.",
+            "Of what is stored `arttrace prune` removes runs, and `arttrace score` adds rewards.",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -144,17 +145,25 @@ class Ending:
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises ArttraceError when the address cannot be used."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)  # from here on nobody is turned away, though answers come a little later
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With its protocol named: asyncio switches Nagle's algorithm off only for sockets that say they are TCP.
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)  # from here on nobody is turned away, though answers come a little later
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
-        listener.close()
+        another = "Choose another with --port, or --port 0 for any free one."
+        if error.errno == errno.EADDRINUSE:
+            raise ArttraceError(f"port {port} on {host} is taken by another program", another) from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise ArttraceError(f"port {port} on {host} is not for this user: {error.strerror}", another) from error
         raise ArttraceError(
-            f"port {port} on {host} cannot be used: {error.strerror}",
-            "If another program uses it, choose another port with --port.",
+            f"cannot listen on {host}:{port}: {error.strerror or error}", "--host takes an address of this machine."
         ) from error
     return listener
 
