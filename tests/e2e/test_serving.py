@@ -233,7 +233,7 @@ def test_responses_carry_the_same_truth_into_the_trajectory_that_their_url_names
         whole = client.responses.create(model="policy:latest", **ask)
         tool = {"type": "function", "name": "now", "parameters": {"type": "object", "additionalProperties": False}}
         asked = []  # until one is a call: a model that was taught nothing may fill the limit with blanks
-        while len(asked) < 40 and not (asked and asked[-1].output[0].type == "function_call"):
+        while len(asked) < 40 and not (asked and [item.type for item in asked[-1].output] == ["function_call"]):
             asked.append(
                 client.responses.create(
                     model="policy", input="now?", tools=[tool], tool_choice="required", max_output_tokens=64
@@ -246,7 +246,7 @@ def test_responses_carry_the_same_truth_into_the_trajectory_that_their_url_names
     with open_store(site.data, create=True) as store:
         [run] = store.trajectories(ids=["answers"])
     assert (run.incomplete, len(run.calls), [reward.value for reward in run.rewards]) == ("", 2 + len(asked), [1.0])
-    adapter = site.adapters[int(whole.model.removeprefix("policy@"))]
+    adapter = site.adapters.get(int(whole.model.removeprefix("policy@")))
     choices = [each.call.choices[0] for each in run.calls if each.call.response_id not in {one.id for one in asked}]
     assert [len(choice.token_ids) for choice in choices] == [8, 8]
     expected = reference_logprobs(
