@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
-_KINDS = ("*.safetensors", "pytorch_model*.bin", "*.bin")
-"""The files of weights, as they are loaded: of an earlier kind where there are any. Others lie beside them."""
+_KINDS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.bin")
+"""The files of weights, as they are loaded: of an earlier kind where there are any. Others lie beside them, such as the
+same weights in Mistral's own form."""
 _PLACES, _BYTES = 16, 4096
 """How many places of each file of weights are read, and how much there."""
 
 
-def weights_digest(directory: Path) -> str:
+def weights_digest(directory: Path, kinds: Sequence[str] = _KINDS) -> str:
     """A digest of the weights in a model's directory: names, sizes and some of the bytes of their files.
+
+    Args:
+        directory: The model's directory.
+        kinds: Patterns of files of weights; the first that matches any is taken.
 
     Returns:
         32 hexadecimal digits, or "" where there are no weights.
     """
     found = hashlib.blake2b(digest_size=16)
-    kinds = ([path for path in directory.glob(kind) if path.is_file()] for kind in _KINDS)
-    weights = sorted(next(filter(None, kinds), []))
+    there = ([path for path in directory.glob(kind) if path.is_file()] for kind in kinds)
+    weights = sorted(next(filter(None, there), []))
     for path in weights:
         size = path.stat().st_size
         found.update(f"{path.name} {size}\n".encode())
@@ -28,3 +34,13 @@ def weights_digest(directory: Path) -> str:
                 file.seek(max(0, size - _BYTES) * place // (_PLACES - 1))
                 found.update(file.read(_BYTES))
     return found.hexdigest() if weights else ""
+
+
+def has_weights(directory: Path, recorded: str) -> bool:
+    """Whether a directory has the weights of a recorded digest. Arttrace 0.1 counted all files of the format.
+
+    Args:
+        directory: The model's directory, with weights in it.
+        recorded: A `weights_digest`.
+    """
+    return recorded in (weights_digest(directory), weights_digest(directory, _KINDS[1:]))
