@@ -42,7 +42,10 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
             f"{directory} has no model: config.json is missing.", "Pass a Hugging Face model directory."
         )
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise TrainingError("Device 'cuda' was asked for, but torch finds no CUDA device.", "Use --device cpu.")
+        raise TrainingError(
+            "Device 'cuda' was asked for, but torch finds no CUDA device.",
+            "Use --device cpu, or see `arttrace doctor`: card, driver and torch's build have to fit.",
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         try:
