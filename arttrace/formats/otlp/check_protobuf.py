@@ -16,8 +16,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.logs import DAMAGED, instead_of_damaged, traces_of_protobuf
-from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, parses, readable_fields, undamaged, values_of
+from arttrace.formats.otlp.protobuf_fields import BYTES, encode_bytes, readable_fields, values_of
 from arttrace.formats.otlp.request import MAX_ATTRIBUTES, MAX_SPAN_BYTES, MAX_SPANS, MalformedRequest, TooManySpans
+from arttrace.formats.otlp.undamaged import parses, undamaged
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.integers import INT64

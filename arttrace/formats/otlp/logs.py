@@ -23,8 +23,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from arttrace.formats.otlp.json_fields import array, integer, mapping, object_of, text
-from arttrace.formats.otlp.protobuf_fields import BYTES, readable_fields, undamaged, values_of, walk
+from arttrace.formats.otlp.protobuf_fields import BYTES, readable_fields, values_of, walk
 from arttrace.formats.otlp.request import MAX_SPANS, MalformedRequest, TooManySpans
+from arttrace.formats.otlp.undamaged import undamaged
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.span import SpanRow
