@@ -112,7 +112,7 @@ def test_a_taken_port_is_reported(collector: tuple[subprocess.Popen[str], str], 
     port = collector[1].rpartition(":")[2]
     second = subprocess.run(arttrace("collect", "--port", port, "--dir", str(tmp_path)), capture_output=True, text=True)
     assert second.returncode == 1
-    assert f"port {port} on 127.0.0.1 cannot be used" in second.stderr
+    assert f"port {port} on 127.0.0.1 is taken by another program" in second.stderr
 
 
 def test_commands_ask_the_collector_that_owns_the_store(
