@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from tqdm.auto import tqdm
 
 from arttrace.loop.gather import AfterEach, TrajectoryGroup, gathered_group, marked_as_gathered, require_some
-from arttrace.loop.gathering.members import group_list
+from arttrace.loop.gathering.members import require_several
 from arttrace.loop.gathering.progress import GatherProgress, require_bound
 
 T = TypeVar("T")
@@ -134,8 +134,7 @@ def trajectory_group_batches(
     _require("max_concurrent_batches", max_concurrent_batches, 1)
     _require("max_concurrency", max_concurrency, 1)
     _require("skip_batches", skip_batches, 0)
-    if isinstance(groups, TrajectoryGroup):
-        group_list(groups, TrajectoryGroup, "trajectory_group_batches")
+    require_several(groups, TrajectoryGroup, "trajectory_group_batches")
     waiting = iter(groups)
     for skipped in islice(waiting, batch_size * skip_batches):
         skipped.close()

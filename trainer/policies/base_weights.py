@@ -36,11 +36,13 @@ def weights_digest(directory: Path, kinds: Sequence[str] = _KINDS) -> str:
     return found.hexdigest() if weights else ""
 
 
-def has_weights(directory: Path, recorded: str) -> bool:
-    """Whether a directory has the weights of a recorded digest. Arttrace 0.1 counted all files of the format.
+def weights_digest_in_0_1(directory: Path) -> str:
+    """The digest that arttrace 0.1 made of a model's directory: of all files of the format.
 
     Args:
-        directory: The model's directory, with weights in it.
-        recorded: A `weights_digest`.
+        directory: The model's directory.
+
+    Returns:
+        As `weights_digest`.
     """
-    return recorded in (weights_digest(directory), weights_digest(directory, _KINDS[1:]))
+    return weights_digest(directory, _KINDS[1:])

@@ -8,7 +8,7 @@ from pathlib import Path
 from arttrace.records.policy import PolicyStep
 from arttrace.system.errors import TrainingError
 from trainer.gateway.status import ServingFile
-from trainer.policies.base_weights import has_weights, weights_digest
+from trainer.policies.base_weights import weights_digest, weights_digest_in_0_1
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving.hub import hub_name
 
@@ -65,8 +65,8 @@ def is_base(recorded: str, given: str, weights: str = "") -> bool:
         weights: The recorded `weights_digest`, "" where the manifest does not say.
     """
     then, now = Path(recorded), Path(given)
-    if now.is_dir() and weights and weights_digest(now):
-        return has_weights(now, weights)
+    if now.is_dir() and weights and (found := weights_digest(now)):
+        return found == weights or weights_digest_in_0_1(now) == weights
     if not recorded or then.resolve() == now.resolve():
         return True
     if then.is_dir() and now.is_dir() and (found := weights_digest(now)):

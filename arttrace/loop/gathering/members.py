@@ -29,8 +29,7 @@ def group_list(groups: Any, kind: type[G], call: str) -> list[G]:
     Raises:
         ArttraceError: It is one group, no list, or a list of something else.
     """
-    if isinstance(groups, kind):
-        raise ArttraceError("this is one group, not several", f"Pass a list: {call}([group]).")
+    require_several(groups, kind, call)
     if not isinstance(groups, Iterable):
         raise ArttraceError(
             f"a {type(groups).__name__} is no list of groups",
@@ -45,6 +44,12 @@ def group_list(groups: Any, kind: type[G], call: str) -> list[G]:
                 "gather_trajectories.",
             )
     return found
+
+
+def require_several(groups: Any, kind: type[Any], call: str) -> None:
+    """Raise ArttraceError for one group, a `kind`, that `call` was given in the place of several."""
+    if isinstance(groups, kind):
+        raise ArttraceError("this is one group, not several", f"Pass a list: {call}([group]).")
 
 
 def require_member(member: Any) -> None:

@@ -249,13 +249,17 @@ async def test_an_end_before_its_last_call_is_over_waits_for_it_in_the_store(sit
     assert (found["t"].incomplete, len(found["t"].calls)) == ("", 1)
 
 
-async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None:
-    await call(site, "/r/t/v1/chat/completions")
+async def end_quiet_ones(site: Site) -> None:
     idle = asyncio.create_task(site.gateway.recorder.end_idle_ones(0.05))
     async with asyncio.timeout(60):
         while site.gateway.recorder.trajectories.open:
             await asyncio.sleep(0.01)
     idle.cancel()
+
+
+async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None:
+    await call(site, "/r/t/v1/chat/completions")
+    await end_quiet_ones(site)
     run = taken_in(site)[0]["t"]
     assert (run.incomplete, run.tags) == ("", (IDLE_TAG,))
     order = {"reward": 0.5, "metadata": {"user": "ada"}, "group": "sums", "error": "timeout"}
@@ -269,11 +273,7 @@ async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None
 async def test_calls_after_a_quiet_while_are_said_to_be_so(site: Site) -> None:
     """A tool may have taken longer than that; or it is another run."""
     await call(site, "/r/t/v1/chat/completions")
-    idle = asyncio.create_task(site.gateway.recorder.end_idle_ones(0.05))
-    async with asyncio.timeout(60):
-        while site.gateway.recorder.trajectories.open:
-            await asyncio.sleep(0.01)
-    idle.cancel()
+    await end_quiet_ones(site)
     await call(site, "/r/t/v1/chat/completions")
     assert (await site.http.post("/r/t/end", json={"reward": 1.0})).json()["already_ended"]
     run = taken_in(site)[0]["t"]
