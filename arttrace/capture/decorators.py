@@ -19,6 +19,7 @@ from arttrace.capture.base.settings import content_mode
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow
 from arttrace.capture.context.generators import (
+    AlreadyOpen,
     Instrumented,
     ScopeStep,
     close,
@@ -193,11 +194,11 @@ class ScopeDecorator:
                 raise
             # Of a plain function that returns one of these the run ends when that does.
             if inspect.iscoroutine(result):
-                return named_as(result, drive_coroutine(result, lambda: scope))
+                return named_as(result, drive_coroutine(result, AlreadyOpen(scope)))
             if makes_generator and inspect.isgenerator(result):
-                return named_as(result, drive_generator(result, lambda: scope))
+                return named_as(result, drive_generator(result, AlreadyOpen(scope)))
             if makes_generator and inspect.isasyncgen(result):
-                return named_as(result, drive_async_generator(result, lambda: scope))
+                return named_as(result, drive_async_generator(result, AlreadyOpen(scope)))
             finish(scope, result)
             return result
 

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from arttrace.capture.api import flush
 from arttrace.capture.context.flow import current_flow, set_flow
+from arttrace.capture.context.generators import is_driven
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.gathering.members import close_rollout, group_list, is_decorated, opened, require_member, require_own
+from arttrace.loop.gathering.members import close_rollout, group_list, opened, require_member, require_own
 from arttrace.loop.gathering.outcome import in_words, require_outcome, tell_of_two_rewards, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
 from arttrace.loop.recorded.directories import by_directory, directories_of
@@ -346,7 +347,7 @@ async def _run_one(
         set_flow(replace(current_flow(), scope=None, overrides=RunOverrides(trajectory_id=id, group=group.key)))
         group._directories[id] = data = recorder().settings.data
         try:
-            result = await (rollout if is_decorated(rollout) else opened(rollout))
+            result = await (rollout if is_driven(rollout) else opened(rollout))
             if isinstance(result, BuiltTrajectory):
                 require_own(result, id)
                 result.id, result.recorded_in = id, data
@@ -389,7 +390,7 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
             if data in rewards:
                 group._append(store, rewards[data])
             found |= {one.id: one for one in store.trajectories(ids=there)}
-    decorated = [is_decorated(rollout) for rollout in group._rollouts]
+    decorated = [is_driven(rollout) for rollout in group._rollouts]
     captured = [
         found[id]
         for id, own in zip(ids, decorated, strict=True)

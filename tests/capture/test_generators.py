@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +25,14 @@ Spans = Callable[[], list[SpanRow]]
 def module_level(x: int, y: int = 2) -> int:
     """Adds."""
     return x + y
+
+
+def plain(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def wrapper(*args: Any) -> Any:
+        return fn(*args)
+
+    return wrapper
 
 
 @arttrace.agent(name="helper")
@@ -149,14 +159,63 @@ def test_a_plain_function_that_returns_a_coroutine_ends_when_it_does(spans: Span
     assert root.attributes[semconv.ENTRY_RESULT] == "3"
 
 
+async def work() -> int:
+    return 1
+
+
+def closed(coroutine: Coroutine[Any, Any, Any]) -> None:
+    coroutine.close()
+
+
+def dropped(coroutine: Coroutine[Any, Any, Any]) -> None:
+    del coroutine
+
+
+def thrown_into(coroutine: Coroutine[Any, Any, Any]) -> None:
+    with pytest.raises(KeyError):
+        coroutine.throw(KeyError("x"))
+
+
+def cancelled(coroutine: Coroutine[Any, Any, Any]) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(coroutine)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("never_begun", [closed, dropped, thrown_into, cancelled])
+@pytest.mark.parametrize(
+    "decorated", [arttrace.trajectory, arttrace.no_capture(), lambda fn: arttrace.trajectory(plain(fn))]
+)
+def test_a_coroutine_that_never_begins_warns_as_before(
+    never_begun: Callable[[Any], None], decorated: Callable[[Any], Any], spans: Spans
+) -> None:
+    def warned(fn: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            never_begun(fn())
+            gc.collect()
+        return [str(each.message) for each in seen]
+
+    assert warned(decorated(work)) == warned(work)
+
+
+def test_a_run_whose_coroutine_or_generator_never_begins_has_ended(spans: Spans) -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    async def later() -> AsyncIterator[int]:
+        yield 1
+
+    closed(arttrace.trajectory(plain(work))())
+    dropped(arttrace.trajectory(plain(numbers))())
+    dropped(arttrace.trajectory(plain(later))())
+    assert [span.attributes[semconv.INTERRUPTED] for span in spans()] == ["closed"] * 3
+
+
 def test_a_generator_below_a_plain_decorator_ends_when_it_does(spans: Spans) -> None:
-    def plain(fn: Any) -> Any:
-        @functools.wraps(fn)
-        def wrapper(*args: Any) -> Any:
-            return fn(*args)
-
-        return wrapper
-
     @arttrace.trajectory
     @plain
     def generator() -> Iterator[str]:

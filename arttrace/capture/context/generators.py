@@ -144,9 +144,55 @@ def named_as(inner: Any, outer: Any) -> Any:
     return outer
 
 
-async def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], Current | None]) -> Any:
+class AlreadyOpen:
+    """Gives a scope that is open to whoever runs its code later. It ends with a coroutine or generator of which nobody
+    asks the first step."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Current | None) -> None:
+        self._scope = scope
+
+    def __call__(self) -> Current | None:
+        scope, self._scope = self._scope, None
+        return scope
+
+    def __del__(self, _at_the_end: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._scope is not None and not _at_the_end():
+            close(self._scope, GeneratorExit())
+
+
+class _Unawaited:
+    """A coroutine of the user's until it is begun. Where the one around it is closed, cancelled or dropped before that,
+    Python has said what there is to say: of this one it would warn once more, or of what was closed properly."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
+        self._inner: Coroutine[Any, Any, Any] | None = inner
+
+    def begin(self) -> Coroutine[Any, Any, Any]:
+        inner, self._inner = self._inner, None
+        assert inner is not None
+        return inner
+
+    def __del__(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], Current | None]) -> Coroutine[Any, Any, Any]:
     """The coroutine `inner` inside the scope that `start` opens when it is first awaited."""
-    scope = start()
+    return _driven(_Unawaited(inner), start)
+
+
+def is_driven(awaitable: Any) -> bool:
+    """Whether it is a coroutine that `drive_coroutine` has made."""
+    return getattr(awaitable, "cr_code", None) is _driven.__code__
+
+
+async def _driven(unawaited: _Unawaited, start: Callable[[], Current | None]) -> Any:
+    inner, scope = unawaited.begin(), start()
     try:
         answer = recorded_answer(scope if isinstance(scope, Scope) else None)
         with ScopeStep(scope):

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
-from arttrace.capture.context.generators import drive_coroutine
 from arttrace.capture.decorators import trajectory
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.system.errors import ArttraceError
@@ -72,18 +71,10 @@ def require_own(result: BuiltTrajectory, id: str) -> None:
         )
 
 
-def is_decorated(rollout: Awaitable[Any]) -> bool:
-    """Whether it is a call of a coroutine function decorated with `@trajectory`, which opens its run itself."""
-    return getattr(rollout, "cr_code", None) is drive_coroutine.__code__
-
-
 def close_rollout(rollout: Awaitable[Any]) -> None:
-    """Drop a rollout that did not begin, and in a decorated one's coroutine the function's own."""
-    if not inspect.iscoroutine(rollout):
-        return
-    if is_decorated(rollout) and rollout.cr_frame and inspect.getcoroutinestate(rollout) == inspect.CORO_CREATED:
-        close_rollout(rollout.cr_frame.f_locals["inner"])
-    rollout.close()
+    """Drop a rollout that did not begin."""
+    if inspect.iscoroutine(rollout):
+        rollout.close()
 
 
 async def opened(rollout: Awaitable[Any]) -> Any:
