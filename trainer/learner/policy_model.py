@@ -195,6 +195,16 @@ def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+@contextlib.contextmanager
+def keeping_precision(model: Any) -> Iterator[None]:
+    """Behind the block the LoRA is in float32, whatever was made of it inside. TRL's trainers put one beside a base
+    model in 4 bits into bfloat16, which rounds away most of what the optimizer adds to a weight."""
+    kept = [(parameter, parameter.data) for parameter in trainable(model).values()]
+    yield
+    for parameter, data in kept:
+        parameter.data = data
+
+
 def make_optimizer(model: Any, config: LearnerConfig) -> torch.optim.AdamW:
     """AdamW over the LoRA's parameters."""
     return torch.optim.AdamW(trainable(model).values(), lr=config.learning_rate, **optimizer_settings(config))

@@ -18,7 +18,14 @@ import torch
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.machine.memory import is_out_of_memory
-from trainer.learner.policy_model import fitted_to_machine, in_its_precision, load_policy, make_optimizer, trainable
+from trainer.learner.policy_model import (
+    fitted_to_machine,
+    in_its_precision,
+    keeping_precision,
+    load_policy,
+    make_optimizer,
+    trainable,
+)
 from trainer.learner.state import load_state, save_adapter, save_rest
 from trainer.offline.plan import OfflinePlan, Tell
 from trainer.offline.render import TrainingExample, shared_context
@@ -93,7 +100,8 @@ class OfflineLearner:
         with quiet(), tempfile.TemporaryDirectory(prefix="arttrace-offline-") as scratch:
             arguments = _arguments(self.config, Path(scratch), batch_size, len(plan.sft) or len(plan.dpo))
             make = self._sft if plan.method == "sft" else self._dpo
-            trainer = make(plan, tokenizer, arguments, beta)
+            with keeping_precision(self.model):
+                trainer = make(plan, tokenizer, arguments, beta)
             trainer.compute_loss_context_manager = lambda: in_its_precision(self.config)
             trainer.remove_callback(PrinterCallback)
             trainer.add_callback(keeper)
@@ -259,6 +267,7 @@ def _arguments(config: LearnerConfig, scratch: Path, batch_size: int, examples: 
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": "constant",
         "max_grad_norm": config.max_grad_norm,
+        "router_aux_loss_coef": 0.0,  # a router that is not trained needs no balance
         "num_train_epochs": config.epochs,
         "per_device_train_batch_size": at_once,
         "gradient_accumulation_steps": -(-min(batch_size, examples) // at_once),

@@ -66,6 +66,21 @@ def test_training_goes_on_from_the_bit_it_was_left_at(
     assert same(weights(second), weights(straight))
 
 
+def test_beside_a_base_model_in_4_bits_the_lora_stays_in_float32(
+    engine: type[BaseLearner], base_model: Path, make_samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark stands in for the bits, which need a card: it is what TRL's trainers look at."""
+    monkeypatch.setattr("transformers.PreTrainedModel.is_loaded_in_4bit", True, raising=False)
+    learner = engine(base_model, dataclasses.replace(HALF, learning_rate=5e-5))
+    before = weights(learner)
+    learner.step(make_samples(0))
+    learner.step(make_samples(1))
+    after = weights(learner)
+    assert {tensor.dtype for tensor in after.values()} == {torch.float32}
+    moved = [float((tensor != before[name]).float().mean()) for name, tensor in after.items() if "lora_A" in name]
+    assert min(moved) > 0.5, "in bfloat16 most stay where they are"
+
+
 def test_the_learner_computes_with_what_was_handed_over(
     engine: type[BaseLearner], base_model: Path, tmp_path: Path, make_samples: MakeSamples
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -232,6 +233,40 @@ def test_sft_learns_the_good_answers_from_the_true_loss(base: Path, tokenizer: A
     again.load(tmp_path)
     assert again.steps == 1
     assert again.train(plan, tokenizer).first_loss == learner.train(plan, tokenizer).first_loss
+
+
+@pytest.mark.parametrize("plan_of", [plan_sft, plan_dpo])
+def test_beside_a_base_model_in_4_bits_the_lora_stays_in_float32(
+    base: Path, tokenizer: Any, plan_of: Callable[..., OfflinePlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark stands in for the bits, which need a card: it is what TRL's trainers look at."""
+    from trainer.offline.train import OfflineLearner
+
+    monkeypatch.setattr("transformers.PreTrainedModel.is_loaded_in_4bit", True, raising=False)
+    monkeypatch.setattr("transformers.Trainer.floating_point_ops", lambda *_, **__: 0)  # counts such bits
+    learner = OfflineLearner(base, LearnerConfig(lora_rank=8, dtype="bfloat16", epochs=2))
+    first = {name: weight.detach().clone() for name, weight in trainable(learner.model).items()}
+    learner.train(plan_of([group(0.0, 1.0)], tokenizer), tokenizer)
+    weights = trainable(learner.model)
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    moved = [float((weight != first[name]).float().mean()) for name, weight in weights.items() if "lora_A" in name]
+    assert min(moved) > 0.5, "in bfloat16 most stay where they are"
+
+
+@pytest.mark.parametrize("plan_of", [plan_sft, plan_dpo])
+def test_a_mixture_of_experts_learns_answers_and_no_balance_of_its_router(
+    tokenizer: Any, plan_of: Callable[..., OfflinePlan], tmp_path: Path
+) -> None:
+    """TRL adds the balance by the weight that the model was trained with itself: 0.9 in gpt-oss."""
+    from trainer.offline.train import OfflineLearner
+
+    base = make_base_model(tmp_path, family="gpt_oss")
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "router_aux_loss_coef": 0.9, "output_router_logits": True}))
+    plan = plan_of([group(0.0, 1.0)], tokenizer)
+    learner = OfflineLearner(base, LearnerConfig(lora_rank=8))
+    wanted = negative_log_likelihood(learner.model, plan.sft[0]) if plan.sft else math.log(2)
+    assert learner.train(plan, tokenizer).loss == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("plan_of", [plan_sft, plan_dpo])

@@ -9,7 +9,7 @@ from pathlib import Path
 from arttrace.system.errors import TrainingError
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
-from trainer.learner.policy_model import checkpoint_layers, load_policy, make_optimizer
+from trainer.learner.policy_model import checkpoint_layers, keeping_precision, load_policy, make_optimizer
 from trainer.learner.samples import PlannedStep, TokenRow, pad_rows, split_rows
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
 from trainer.output.quiet import quiet
@@ -39,9 +39,10 @@ class TrlLearner(BaseLearner):
             if self.config.gradient_checkpointing:
                 checkpoint_layers(self.model.get_base_model())
             self.optimizer = make_optimizer(self.model, self.config)
-            self._trainer = GivenTrajectoriesTrainer(
-                self.model, self.optimizer, self.config, self.check_before_optimizer_step, Path(self._scratch.name)
-            )
+            with keeping_precision(self.model):
+                self._trainer = GivenTrajectoriesTrainer(
+                    self.model, self.optimizer, self.config, self.check_before_optimizer_step, Path(self._scratch.name)
+                )
 
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
         minibatches = []
