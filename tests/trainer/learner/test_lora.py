@@ -69,6 +69,17 @@ def test_output_and_gradients_are_those_of_peft(bias: bool, shape: tuple[int, ..
         assert torch.allclose(after[name], value, rtol=1e-12, atol=1e-12), name
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_output_is_no_view_of_another_shape(recorded: bool) -> None:
+    model = adapted(dtype=torch.float32)
+    x = torch.randn(2, 5, NARROW)
+    add_within_products(model)
+    with torch.set_grad_enabled(recorded):
+        within, plain = model(x), torch.nn.functional.linear(x, torch.randn(WIDE, NARROW))
+    assert plain._base is None
+    assert within._base is None, "what is compiled has a guard on what a view is of, and is compiled again for each"
+
+
 def test_sixteen_bits_are_nearer_to_the_truth_than_by_peft() -> None:
     exact = adapted()
     x, gradient = torch.randn(40 * TOKENS, NARROW), torch.randn(40 * TOKENS, WIDE)

@@ -62,4 +62,6 @@ def _forward(module: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.T
     )
     # An input without a gradient passed through would be given one, by a product for nothing.
     out = out.addmm_(passed if flat.requires_grad else flat, base.weight.t())
-    return out.view(*x.shape[:-1], -1)
+    # As a plain linear module returns it: no view, of which compiled parts would be compiled once more.
+    shaped: torch.Tensor = torch.ops.aten._unsafe_view(out, (*x.shape[:-1], len(up)))
+    return shaped
