@@ -262,6 +262,41 @@ def test_a_call_that_was_cut_where_it_was_recorded_is_named_too(cut: str) -> Non
     assert trajectory.unread == {f"no scope, chat: unreadable {name}": 1}
 
 
+LACKS = "no scope, chat: unreadable messages that the server keeps under "
+
+
+@pytest.mark.parametrize("kept", ["conversation", "prompt"])
+def test_a_prompt_of_which_the_server_keeps_a_part_is_named_and_not_imitated(kept: str) -> None:
+    run = Run("r")
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, MESSAGES_KEPT=[kept])
+    [trajectory] = build_trajectories(run.end(at=20))
+    assert trajectory.unread == {LACKS + kept: 1}
+    assert [unsupported(one) for one in conversations(trajectory)] == [NotTrained.UNREADABLE]
+    assert sequences(trajectory)[1].trained_tokens, "token ids say what they say"
+
+
+@pytest.mark.parametrize("lost", ["the first call", "its beginning", "nothing"])
+def test_what_goes_on_from_a_response_that_is_not_in_the_run_is_not_imitated(lost: str) -> None:
+    """As where each question of a user's is a run: the answers before it are in other runs."""
+    run = Run("r")
+    cut = {"TRUNCATED": [semconv.INPUT_MESSAGES]} if lost == "its beginning" else {}
+    run.chat("one", [QUESTION], message("assistant", "42"), at=1, RESPONSE_ID="r1", **cut)
+    more = message("user", "In miles?")
+    again = message("user", "And in feet?")
+    of_openai = {"OPENAI_API_TYPE": "responses"}
+    run.chat("two", [more], message("assistant", "26"), at=5, RESPONSE_ID="r2", PREVIOUS_RESPONSE_ID="r1", **of_openai)
+    run.chat("three", [again], message("assistant", "137 thousand"), at=9, PREVIOUS_RESPONSE_ID="r2", **of_openai)
+    spans = [span for span in run.end(at=20) if lost != "the first call" or span.span_id != run.span_id("one")]
+    [trajectory] = build_trajectories(spans)
+    *_, two, three = trajectory.calls
+    found = [bool(placed.call.unreadable) for placed in (two, three)]
+    assert found == [lost != "nothing"] * 2
+    assert trajectory.unread.get(LACKS + "previous_response_id", 0) == (0 if lost == "nothing" else 2)
+    assert {unsupported(one) for one in conversations(trajectory)} == (
+        {None} if lost == "nothing" else {NotTrained.TRUNCATED} if lost == "its beginning" else {NotTrained.UNREADABLE}
+    )
+
+
 @pytest.mark.parametrize(
     ("operation", "said", "is_read"),
     [

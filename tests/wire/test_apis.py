@@ -174,6 +174,7 @@ def test_a_request_of_the_responses_api() -> None:
     attributes = decoded.attributes
     assert attributes[semconv.PREVIOUS_RESPONSE_ID] == "resp_0"
     assert attributes[semconv.CONVERSATION_ID] == "conv_1"
+    assert attributes[semconv.MESSAGES_KEPT] == ["conversation"]
     assert attributes[semconv.REQUEST_MAX_TOKENS] == 9
     assert attributes[semconv.REQUEST_TEMPERATURE] == 0.5
     assert read(decoded, semconv.TOOL_DEFINITIONS) == [{"type": "web_search"}]

@@ -28,7 +28,7 @@ from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
 from arttrace.wire.apis.anthropic_chat import holds_blocks
 from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
-from arttrace.wire.apis.responses import status_reason
+from arttrace.wire.apis.responses import messages_kept, status_reason
 from arttrace.wire.messages import OutputMessage
 
 KIND = "openinference.span.kind"
@@ -115,6 +115,7 @@ def _of_responses(given: Any, response: dict[str, Any]) -> Attributes:
         semconv.OPENAI_API_TYPE: "responses",
         semconv.RESPONSE_ID: text(response.get("id")),
         semconv.PREVIOUS_RESPONSE_ID: text(request.get("previous_response_id", response.get("previous_response_id"))),
+        semconv.MESSAGES_KEPT: messages_kept(request),
         semconv.SYSTEM_INSTRUCTIONS: text_of(instructions),
         semconv.INPUT_MESSAGES: text_of(asked),
         semconv.OUTPUT_MESSAGES: text_of([OutputMessage("assistant", parse_output(items), reason)]) if items else None,

@@ -41,6 +41,7 @@ class _Attributes(msgspec.Struct, gc=False):
     sampling: str | None = _named(semconv.SAMPLING)
     response_id: str | None = _named(semconv.RESPONSE_ID)
     previous_response_id: str | None = _named(semconv.PREVIOUS_RESPONSE_ID)
+    messages_kept: Any = _named(semconv.MESSAGES_KEPT)
     compacted: bool | None = _named(semconv.CONVERSATION_COMPACTED)
     input_tokens: Any = _named(semconv.USAGE_INPUT_TOKENS)
     output_tokens: Any = _named(semconv.USAGE_OUTPUT_TOKENS)
@@ -104,7 +105,8 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
             (semconv.SYSTEM_INSTRUCTIONS, said.system_instructions, instructions),
             (semconv.TOOL_DEFINITIONS, said.tool_definitions, tools),
         )
-        + dropped,
+        + dropped
+        + kept_by_server(said.messages_kept),
         execution_id=said.execution_id or None,
         execution_parent_id=said.execution_parent_id or None,
     )
@@ -120,6 +122,12 @@ def _dropped(span: SpanRow) -> tuple[str, ...]:
         *(("attributes beyond OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",) if span.rest.dropped_attributes else ()),
         *(("events beyond OTEL_SPAN_EVENT_COUNT_LIMIT",) if says_in_events else ()),
     )
+
+
+def kept_by_server(names: Any) -> tuple[str, ...]:
+    """What a call lacks of its prompt, by the fields of the request that name what the server keeps."""
+    listed = names if isinstance(names, list | tuple) else ()
+    return tuple(f"messages that the server keeps under {name}" for name in listed if isinstance(name, str))
 
 
 def _unreadable(cut: Any, *content: tuple[str, Any, object]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """One exchange of the Responses API becomes the attributes of its `chat` span.
 
 A request that continues a former response holds only the new items: `arttrace.request.previous_response_id` names the
-one before, and the trajectories join the chain.
+one before, and the trajectories join the chain. What a server keeps otherwise, under `conversation` or as a `prompt` of
+its own, no request shows: `arttrace.request.messages_kept` says that it was there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _TOKENS = (
     ("prompt_token_ids", "input_messages", semconv.PROMPT_TOKEN_IDS),
     ("token_ids", "output_messages", semconv.TOKEN_IDS),
 )
+_KEPT = ("conversation", "prompt")
 _CALLS = ("function_call", "custom_tool_call")
 _LATER = ("queued", "in_progress")  # of one asked for in the background: other requests bring its answer
 
@@ -36,6 +38,7 @@ def decode_response(exchange: Exchange, *, content: bool = True, limit: int = 8 
     conversation = request.get("conversation")
     conversation = conversation.get("id") if isinstance(conversation, dict) else conversation
     span.put_text(semconv.CONVERSATION_ID, conversation)
+    span.put(semconv.MESSAGES_KEPT, messages_kept(request))
     instructions = parse_instructions(request.get("instructions"))
     if instructions:
         span.put_json(semconv.SYSTEM_INSTRUCTIONS, instructions)
@@ -46,6 +49,11 @@ def decode_response(exchange: Exchange, *, content: bool = True, limit: int = 8 
     if is_cut and request.get("background") is True and semconv.RESPONSE_ID in said:  # the server goes on
         span.put(semconv.INTERRUPTED, semconv.BACKGROUND)
     return span.decoded(failure)
+
+
+def messages_kept(request: dict[str, Any]) -> list[str] | None:
+    """The names of a request's fields for messages that the server keeps and the model reads; None without any."""
+    return [name for name in _KEPT if request.get(name)] or None
 
 
 def _response(span: SpanDraft) -> Failure | None:
