@@ -6,6 +6,7 @@ The program is a child: its terminal and the signals that a terminal sends are i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -31,6 +33,15 @@ _CLAUDE_MODELS = (
     "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
     "ANTHROPIC_DEFAULT_HAIKU_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL",
 )  # fmt: skip
+
+
+class NoGateway(NamedTuple):
+    """Why what is at an address cannot record a program, and what to do about it."""
+
+    cause: str
+    remedy: str
+    answers: bool = False
+    """Whether it is a server all the same, which may answer Python programs that are captured in their process."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +63,22 @@ class PolicyGateway:
         verify = needs_certificates(self.server)
         return httpx.Client(headers=headers, trust_env=False, timeout=_ANSWER_WITHIN_S, verify=verify)
 
-    def problem(self) -> str | None:
+    def problem(self) -> NoGateway | None:
         """Why it cannot record a program; None when it can."""
         try:
             with self.client() as client:
                 answer = client.get(f"{self.server}/v1/models")
-            if answer.status_code == 401:
-                return "it asks for another key than $ARTTRACE_POLICY_API_KEY"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return NoGateway(str(error) or type(error).__name__, "Start `arttrace serve`, or name where it runs.")
+        if answer.status_code == 401:
+            return NoGateway(
+                "it asks for another key than $ARTTRACE_POLICY_API_KEY", "Set ARTTRACE_POLICY_API_KEY to its key."
+            )
+        with contextlib.suppress(httpx.HTTPStatusError, ValueError, KeyError, TypeError, AttributeError):
             if any(model.get("owned_by") == "arttrace" for model in answer.raise_for_status().json()["data"]):
                 return None
-        except httpx.HTTPStatusError:
-            pass
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return str(error) or type(error).__name__
-        return f"what answers ({answer.status_code}) is not `arttrace serve`"
+        what = f"what answers ({answer.status_code}) is not `arttrace serve`"
+        return NoGateway(what, "Name where `arttrace serve` runs.", answers=True)
 
 
 def policy_gateway(model: str, base_url: str) -> PolicyGateway:

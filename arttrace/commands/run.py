@@ -71,7 +71,8 @@ def command(
     Processes that it starts are captured as well.
 
     With --policy the program can be in any language: OPENAI_BASE_URL and ANTHROPIC_BASE_URL are set to the gateway,
-    which records the program's calls as one trajectory that ends when the program does.
+    which records the program's calls as one trajectory that ends when the program does. A program that is not Python is
+    not started where no gateway answers.
     """
     arguments = _command_line(program)
     environment = {**os.environ, **_environment(data, project)}
@@ -98,15 +99,20 @@ def command(
             from arttrace.commands.recorded_program import policy_gateway, run_recorded  # an HTTP client
 
         gateway = policy_gateway(*_policy_server(policy))
+        program_name = Path(executable).name
         if (problem := gateway.problem()) is None:
             with _starting(executable):
                 code = run_recorded(executable, arguments, environment, gateway, quiet=quiet)
             sys.exit(code)
+        if not (problem.answers and _is_one_of((_STARTERS,), executable, arguments)):
+            raise ArttraceError(
+                f"{program_name} was not started, as no gateway records it at {gateway.host}: {problem.cause}",
+                f"{problem.remedy} Without --policy it asks its own provider.",
+            )
         if not quiet:
-            program_name = Path(executable).name
             click.echo(
-                f"arttrace: {program_name} is not Python, and no gateway records it at {gateway.host}: {problem}."
-                " Of what it starts, only Python programs are captured.",
+                f"arttrace: {program_name} is not Python, and no gateway records it at {gateway.host}: "
+                f"{problem.cause}. Of what it starts, only Python programs are captured.",
                 err=True,
             )
     sys.stdout.flush()

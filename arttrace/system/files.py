@@ -1,13 +1,17 @@
-"""Files as a whole: replaced atomically, and measured."""
+"""Files as a whole: replaced atomically, and measured; what is said of one that cannot be written."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from arttrace.system.errors import ArttraceError
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -50,6 +54,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def not_written(output: Path | None, error: OSError) -> ArttraceError:
+    """That a file or folder which a person named, or standard output, cannot be written, with the remedy."""
+    remedy = "Name another with -o, or give this user the right to write there."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Free disk space, then run the same command again."
+    elif error.errno == errno.ENOENT and output is not None:
+        remedy = f"Make its folder first: mkdir -p {shlex.quote(str(output.parent))}"
+    return ArttraceError(f"{output or 'standard output'} cannot be written: {error.strerror or error}", remedy)
 
 
 def directory_bytes(directory: os.PathLike[str], suffix: str = "") -> int:

@@ -110,9 +110,9 @@ class DataDir:
         return self.root / "unread_entries.json"
 
     def last_run(self) -> str | None:
-        """What the last `arttrace run` printed at its end."""
+        """What the last `arttrace run` printed at its end; None where it had no room for it."""
         try:
-            return (self.root / LAST_RUN).read_text(encoding="utf-8", errors="replace")
+            return (self.root / LAST_RUN).read_text(encoding="utf-8", errors="replace") or None
         except OSError:
             return None
 

@@ -216,6 +216,7 @@ def test_a_file_that_cannot_be_written_names_itself_and_an_old_one_stays(
     args = ["dataset", "--format", "trl-sft", "-o", str(tmp_path / "none" / "x.jsonl"), "--dir", str(data.root)]
     done = CliRunner().invoke(cli, args)
     assert "none/x.jsonl cannot be written: No such file or directory" in str(done.exception)
+    assert f"mkdir -p {tmp_path / 'none'}" in str(done.exception)
     (tmp_path / "old.jsonl").write_text("old")
     monkeypatch.setattr("arttrace.system.files.secrets.token_hex", lambda _: "0")
     (tmp_path / ".old.jsonl-0.part").mkdir()

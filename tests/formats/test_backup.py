@@ -123,7 +123,7 @@ def test_a_backup_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(export._FORMS, "otlp-protobuf", full)
     asked = ["export", "-o", str(backup), "--format", "otlp-protobuf", "--dir", str(data.root)]
     failed = CliRunner().invoke(cli, asked)
-    assert f"{backup} cannot be written: No space left on device" in str(failed.exception)
+    assert f"{backup} cannot be written: No space left on device\nFree disk space" in str(failed.exception)
     assert backup.read_bytes() == before
     assert sorted(one.name for one in tmp_path.iterdir()) == ["backup", "old"]
 

@@ -26,4 +26,4 @@ def test_a_server_whose_certificate_nobody_signed_is_not_asked(scheme: str, tmp_
             GatewayClient(url).status()
         problem = PolicyGateway("policy", url, None).problem()
     assert problem is not None
-    assert "certificate verify failed" in problem
+    assert "certificate verify failed" in problem.cause

@@ -1,4 +1,4 @@
-"""Ctrl-C while records are stored, at the moments at which DuckDB says something else or nothing."""
+"""Ctrl-C while a store is opened or written, at the moments at which DuckDB says something else or nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from arttrace.records.reward import Reward
 from arttrace.store import Store
+from arttrace.store.file import connect as connect_module
 from arttrace.store.ingest.writer import Writer
 from arttrace.system.paths import DataDir
 
@@ -91,3 +92,16 @@ def test_while_duckdb_reads_what_it_is_given(store: Store, monkeypatch: pytest.M
     store.append([reward(2)])
     assert store.sql("SELECT value FROM rewards ORDER BY 1")[1] == [(1.0,), (2.0,)]
     assert not list(store.data.journal.glob("*kept*"))
+
+
+@pytest.mark.parametrize("where", [(connect_module, "_comments"), (Writer, "__init__")])
+def test_while_the_store_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str]) -> None:
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append([reward(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, lambda *_: within_the_query(duckdb.connect().execute, ""))
+        with pytest.raises(KeyboardInterrupt):
+            Store.open(data)
+    with Store.open(data) as store:
+        assert store.sql("SELECT value FROM rewards")[1] == [(1.0,)]

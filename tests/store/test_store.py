@@ -54,6 +54,14 @@ def test_no_store_says_what_to_do(data: DataDir) -> None:
     assert not data.root.exists()
 
 
+def test_a_last_run_that_had_no_room_for_its_words_is_not_quoted(data: DataDir) -> None:
+    data.root.mkdir(parents=True)
+    (data.root / "last_run").touch()
+    with pytest.raises(StoreError, match="no store in") as error:
+        Store.open(data)
+    assert "arttrace run -- python agent.py" in (error.value.hint or "")
+
+
 def test_a_spool_makes_the_store_and_is_taken_in_once(data: DataDir) -> None:
     spans = research_run("a", "s") + research_run("b", "s")
     spool(data, spans)

@@ -31,7 +31,7 @@ from arttrace.store.rows.columns import LAST_GIVEN
 from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT, is_mark
 from arttrace.store.sql_text import listed, quoted
 from arttrace.system.errors import ArttraceError
-from arttrace.system.files import whole_file
+from arttrace.system.files import not_written, whole_file
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import signals_after_imports
 from arttrace.trajectories.identity.membership import LINK_LOST
@@ -92,9 +92,7 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
         except BrokenPipeError:
             raise  # whoever reads has enough: the group ends the command, as it does others
         except OSError as error:
-            raise ArttraceError(
-                f"{output or 'standard output'} cannot be written: {error.strerror or error}"
-            ) from error
+            raise not_written(output, error) from error
     counts = [quantity(count, what) for what, count in written.items() if count or what == "span"]
     click.echo(f"{' and '.join(counts)} in {output}")
 

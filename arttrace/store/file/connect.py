@@ -19,6 +19,7 @@ from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, f
 from arttrace.store.file.read_so_far import reading_shown_to_others
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
+from arttrace.store.transactions import ctrl_c_as_usual
 from arttrace.system.errors import StoreError, StoreFull, StoreInUse
 from arttrace.system.private_files import make_directory, tighten_data
 
@@ -52,6 +53,7 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
         time.sleep(0.05)
 
 
+@ctrl_c_as_usual()
 def connect_while_opening(path: Path, *, patience_s: float = _LOCK_PATIENCE_S) -> duckdb.DuckDBPyConnection:
     """`connect` for whoever is inside `opening` already."""
     _remove_unborn(path)

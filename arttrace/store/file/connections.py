@@ -52,6 +52,7 @@ class SharedFile:
         """Whether this process was forked from the one that opened the file, and that alone may use it."""
         return os.getpid() != self._opener
 
+    @ctrl_c_as_usual()
     def _use(self, connection: duckdb.DuckDBPyConnection) -> None:
         if self._last_close is not None:
             self._last_close.detach()

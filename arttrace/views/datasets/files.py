@@ -11,8 +11,7 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from arttrace.formats.datasets.forms import Form, Row
-from arttrace.system.errors import ArttraceError
-from arttrace.system.files import whole_file
+from arttrace.system.files import not_written, whole_file
 from arttrace.system.processes import signals_after_imports
 
 
@@ -84,4 +83,4 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArttraceError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise not_written(path, error) from error

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from arttrace.store import AnyStore
 from arttrace.store.rows.views import DESCRIBED
-from arttrace.system.errors import ArttraceError
-from arttrace.system.files import whole_file
+from arttrace.system.files import not_written, whole_file
 
 _ROWS_OF_GROUP, _BYTES_OF_GROUP = 50_000, 16 << 20
 
@@ -47,7 +46,7 @@ def write_views(store: AnyStore, folder: Path, progress: Callable[[str, int, int
         folder.mkdir(parents=True, exist_ok=True)
         return {view: _write(store, view, kinds, folder, progress) for view, kinds in columns.items()}
     except OSError as error:
-        raise ArttraceError(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise not_written(folder, error) from error
 
 
 def _write(

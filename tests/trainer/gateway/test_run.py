@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from gateway_site import Site
+from http_site import serving
 
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import open_store
@@ -46,10 +47,11 @@ def agent(tmp_path: Path) -> Path:
 
 async def started(site: Site, *arguments: object, url: str | None = None) -> asyncio.subprocess.Process:
     """In a process group of its own, as a shell starts it."""
-    policy = url or f"{str(site.http.base_url).rstrip('/')}/v1"
+    policy = f"{str(site.http.base_url).rstrip('/')}/v1" if url is None else url
     environment = {**os.environ, "ANTHROPIC_API_KEY": "sk-ant-of-the-user", "ARTTRACE_POLICY_API_KEY": "secret"}
     return await asyncio.create_subprocess_exec(
-        *ARTTRACE, "run", "--dir", str(site.directory / "d"), "--policy", policy, "--", *map(str, arguments),
+        *ARTTRACE, "run", "--dir", str(site.directory / "d"), *(["--policy", policy] if policy else []),
+        "--", *map(str, arguments),
         env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         process_group=0,
     )  # fmt: skip
@@ -166,7 +168,7 @@ async def test_a_program_makes_its_files_as_its_user_does(site: Site) -> None:
 @pytest.mark.parametrize("recorded", [True, False])
 async def test_what_the_system_cannot_execute_is_said(site: Site, agent: Path, recorded: bool) -> None:
     agent.write_text("echo ran\n")
-    program = await started(site, agent, url=None if recorded else "http://127.0.0.1:9/v1")
+    program = await started(site, agent, url=None if recorded else "")
     out, said = await program.communicate()
     assert (program.returncode, out) == (1, b"")
     assert f"error: {agent} cannot be started: Exec format error" in said.decode()
@@ -174,16 +176,30 @@ async def test_what_the_system_cannot_execute_is_said(site: Site, agent: Path, r
     assert "Traceback" not in said.decode()
 
 
-async def test_without_a_gateway_the_program_runs_all_the_same(site: Site) -> None:
-    program = await started(site, "echo", "ran", url="http://user:word@127.0.0.1:9/v1")
+@pytest.mark.parametrize("command", [("echo", "ran"), ("sh", "-c", "echo ran")])
+async def test_without_a_gateway_the_program_is_not_started(site: Site, command: tuple[str, ...]) -> None:
+    """It would ask its own provider in the place of the policy, and nothing would be recorded."""
+    program = await started(site, *command, url="http://user:word@127.0.0.1:9/v1")
     out, said = await program.communicate()
-    assert (program.returncode, out) == (0, b"ran\n")
-    assert "echo is not Python, and no gateway records it at 127.0.0.1:9" in said.decode()
+    assert (program.returncode, out) == (1, b"")
+    assert f"{command[0]} was not started, as no gateway records it at 127.0.0.1:9: " in said.decode()
+    assert "Start `arttrace serve`" in said.decode()
 
 
 @pytest.mark.parametrize("site", ["other"], indirect=True)
 async def test_another_key_is_said(site: Site) -> None:
     program = await started(site, "echo", "ran")
-    _, said = await program.communicate()
-    assert program.returncode == 0
-    assert "it asks for another key" in said.decode()
+    out, said = await program.communicate()
+    assert (program.returncode, out) == (1, b"")
+    assert "it asks for another key than $ARTTRACE_POLICY_API_KEY\nSet ARTTRACE_POLICY_API_KEY" in said.decode()
+
+
+async def test_at_another_server_only_what_starts_python_programs_is_started(site: Site) -> None:
+    with serving() as other:
+        url = other.url
+        refused, ran = [await started(site, *one, url=url) for one in (["echo", "ran"], ["sh", "-c", "echo ran"])]
+        (out, said), (out_of_sh, said_of_sh) = await refused.communicate(), await ran.communicate()
+    assert (refused.returncode, out, ran.returncode, out_of_sh) == (1, b"", 0, b"ran\n")
+    for one in (said, said_of_sh):
+        assert "what answers (200) is not `arttrace serve`" in one.decode()
+    assert "only Python programs are captured" in said_of_sh.decode()
