@@ -84,8 +84,10 @@ class ScopeDecorator:
     def _decorated(self, fn: Any, entry: EntryPoint | None = None) -> Any:
         """`fn` decorated; `entry` is the entry point that it was where it came from."""
         plain = getattr(fn, "__func__", fn)
-        function_name = getattr(plain, "__name__", type(plain).__name__)
-        entry = entry or of_function(plain, getattr(plain, "__qualname__", function_name))
+        function = _function_of(plain)
+        named = plain if hasattr(plain, "__name__") else function
+        function_name = getattr(named, "__name__", type(named).__name__)
+        entry = entry or of_function(function, getattr(named, "__qualname__", function_name))
         hooks.install()
         again = partial(self._decorated, entry=entry)
         return Instrumented(fn, self._wrapper(plain, self._name or function_name, entry), self._kind, again)
@@ -156,6 +158,9 @@ class ScopeDecorator:
 
     def _wrapper(self, plain: Callable[..., Any], name: str, entry: EntryPoint) -> Callable[..., Any]:
         bind: Callable[..., dict[str, Any]] | None = None
+        function = _function_of(plain)
+        # The run of a partial object without a name is its function's; what a model gave a tool is the call's alone.
+        is_functions = function is not plain and self._kind != "tool" and not hasattr(plain, "__name__")
         at_the_end = sys.is_finalizing  # nothing is recorded then: modules lose their names, ours too
 
         def start(wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Scope | None:
@@ -164,10 +169,12 @@ class ScopeDecorator:
             if scope is not None:
                 try:
                     if bind is None:
-                        bind = _binder(inspect.signature(wrapped))
+                        bind = _binder(inspect.signature(function if is_functions else wrapped))
+                    if is_functions:
+                        args, kwargs = _given(wrapped, args, kwargs)
                     scope.set_arguments(**bind(args, kwargs))
                     if scope.run.tools is not None:  # else a run would hold the user's module to the very end
-                        scope.function = wrapped
+                        scope.function = _function_of(wrapped)
                 except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
                     _opening.caught(error)
             return scope
@@ -202,7 +209,7 @@ class ScopeDecorator:
             finish(scope, result)
             return result
 
-        innermost = inspect.unwrap(plain if inspect.isroutine(plain) else type(plain).__call__)
+        innermost = inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
         makes_generator = inspect.isgeneratorfunction(innermost) or inspect.isasyncgenfunction(innermost)
         if inspect.iscoroutinefunction(plain):
             return driven_by(drive_coroutine)
@@ -211,6 +218,20 @@ class ScopeDecorator:
         if inspect.isasyncgenfunction(plain):
             return driven_by(drive_async_generator)
         return in_function
+
+
+def _function_of(fn: Any) -> Any:
+    """What a partial object calls in the end; anything else is it itself."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn
+
+
+def _given(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """What the function of a partial object is called with."""
+    while isinstance(fn, partial):
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    return args, kwargs
 
 
 def _text(value: Any) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import json
 import pickle
@@ -299,3 +300,43 @@ def test_callable_objects_of_every_kind(spans: Spans) -> None:
     (inside,) = arttrace.trajectory(Lazy())(1)
     assert [span.name for span in spans()] == [f"invoke_agent {name}" for name in ("Plain", "Async", "Lazy")]
     assert spans()[-1].attributes[semconv.TRAJECTORY_ID] == inside
+
+
+def research(model: str, question: str, depth: int = 1) -> str:
+    return f"{model} {question} {depth}"
+
+
+def numbers(first: int, last: int) -> Iterator[int]:
+    helper(first)
+    yield from range(first, last)
+
+
+async def translate(language: str, text: str) -> str:
+    return f"{text} {language}"
+
+
+def test_a_partial_object_is_its_functions_run_unless_it_has_a_name(spans: Spans) -> None:
+    named = functools.partial(research, "large")
+    named.__name__ = "deep_research"  # type: ignore[attr-defined]
+    assert arttrace.trajectory(functools.partial(research, "small", depth=2))("why") == "small why 2"
+    assert arttrace.trajectory(named)("why") == "large why 1"
+    assert list(arttrace.trajectory(functools.partial(functools.partial(numbers, 3), last=5))()) == [3, 4]
+    assert asyncio.run(arttrace.trajectory(functools.partial(translate, "de"))("yes")) == "yes de"
+    small, large, inside, generator, coroutine = spans()
+    assert small.attributes[semconv.ENTRY] == f"{__name__}:research"
+    assert large.attributes[semconv.ENTRY] == f"{__name__}:deep_research"
+    assert [span.name.split()[1] for span in (small, large, generator, coroutine)] == [
+        "research", "deep_research", "numbers", "translate",
+    ]  # fmt: skip
+    assert arguments(small) == {"model": "small", "question": "why", "depth": 2}
+    assert arguments(large) == {"question": "why", "depth": 1}
+    assert (inside.parent_span_id, arguments(generator)) == (generator.span_id, {"first": 3, "last": 5})
+    assert arguments(coroutine) == {"language": "de", "text": "yes"}
+
+
+def test_a_tool_that_is_a_partial_object_has_its_functions_name_and_the_calls_arguments(spans: Spans) -> None:
+    with arttrace.trajectory(name="x"):
+        arttrace.tool(functools.partial(research, "small"))("why")
+    tool, _root = spans()
+    assert tool.attributes[semconv.TOOL_NAME] == "research"
+    assert json.loads(tool.attributes[semconv.TOOL_CALL_ARGUMENTS]) == {"question": "why", "depth": 1}
