@@ -1,4 +1,5 @@
-"""What a process recorded is kept where it ends itself by a signal, as servers do once what was under way has ended."""
+"""What a process recorded is kept where it ends itself by a signal, as servers do once what was under way has ended, or
+puts another program in its place."""
 
 from __future__ import annotations
 
@@ -153,3 +154,40 @@ def test_a_signal_that_ends_nothing_is_sent_as_it_is(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("['term', 'term', 'wrong', 'wrong', 'wrong']\n", "")
     (run,) = build_trajectories(read_spans(tmp_path / "d"))
     assert run.incomplete == ""
+
+
+REPLACED = """
+import os, sys
+import arttrace
+from arttrace.capture.export import recorder
+recorder.GATHER_S = 600.0
+def run(name):
+    with arttrace.trajectory(name=name):
+        pass
+def wrong(replace):
+    try:
+        replace()
+    except (OSError, TypeError) as error:
+        print(type(error).__name__, flush=True)
+if len(sys.argv) == 1:
+    run("first")
+    wrong(lambda: os.execv())
+    wrong(lambda: os.execvp("no program of this name", ["x"]))
+    run("second")
+    os.execv(sys.executable, [sys.executable, __file__, "again"])
+run("third")
+if sys.argv[1] == "again":
+    os.execle(sys.executable, sys.executable, __file__, "last", os.environ)
+"""
+
+
+def test_what_was_recorded_before_another_program_takes_the_place_is_kept(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(REPLACED)
+    env = {**os.environ, "ARTTRACE_DIR": str(tmp_path / "d")}
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "TypeError\nFileNotFoundError\n", "")
+    runs = build_trajectories(read_spans(tmp_path / "d"))
+    assert [(run.agents[0].name, run.incomplete) for run in runs] == [
+        ("first", ""), ("second", ""), ("third", ""), ("third", ""),
+    ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Keeps what this process recorded where it ends itself without Python's exit functions.
 
-That is by os._exit, which forked processes usually call, or by a signal to itself for which it has no handler: servers
-that are asked to end do so once what was under way has ended.
+That is by os._exit, which forked processes usually call, by another program that takes its place, or by a signal to
+itself for which it has no handler: servers that are asked to end do so once what was under way has ended.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _END_S = 20.0  # what is done at the exit has bounds of its own, which are less 
 def install() -> None:
     """Hook what a process ends itself by."""
     patches.patch(os, "_exit", _ending)
+    for name in ("execv", "execve"):  # the others of their kind call one of these
+        patches.patch(os, name, _replacing)
     patches.patch(os, "kill", _signalling)
     patches.patch(signal, "raise_signal", _signalling)
 
@@ -43,6 +45,27 @@ def _ending(leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
             leave(*args, **kwargs)
 
     return hooked
+
+
+def _replacing(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    """Another program takes the place of this one, which goes on where there is none: `execvp` tries many."""
+
+    @functools.wraps(replace)
+    def hooked(*args: Any, **kwargs: Any) -> NoReturn:
+        with _leaving:
+            there_is_one = lifecycle.records() and _is_program(args[0] if args else kwargs.get("path"))
+            if there_is_one and not _hand_over_in_time():
+                os.write(2, b"arttrace: another program took the place of this one before all was kept\n")
+        replace(*args, **kwargs)
+
+    return hooked
+
+
+def _is_program(path: Any) -> bool:
+    try:
+        return os.access(path, os.X_OK)
+    except (TypeError, ValueError):  # the call itself says so
+        return False
 
 
 def _signalling(send: Callable[..., None]) -> Callable[..., None]:
