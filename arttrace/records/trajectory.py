@@ -34,7 +34,8 @@ class Agent(msgspec.Struct, frozen=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """One tool execution: recorded by a span, or inferred from the history (its times are then only bounds)."""
+    """One tool execution: recorded by the span `span_id`, or inferred from the history (its times are then only bounds,
+    and `span_id` is "")."""
 
     id: str
     agent_id: str
@@ -45,6 +46,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     start_ns: int = 0
     end_ns: int = 0
     inferred: bool = False
+    span_id: str = ""
 
 
 class HttpRequest(msgspec.Struct, frozen=True, gc=False):

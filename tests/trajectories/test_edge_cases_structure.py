@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import io
+import json
 
 import msgspec
 import pytest
@@ -225,6 +226,30 @@ def test_what_a_tool_span_does_not_say_the_messages_do() -> None:
     run.chat("m2", [*history, result("c", "r")], message("assistant", "done"), at=10)
     found = [(call.id, call.inferred, call.arguments, call.result) for call in built(run.end()).tool_calls]
     assert found == [("c", False, '{"at": 1}', "r")]
+
+
+@pytest.mark.parametrize("content", [True, False])
+def test_an_id_that_each_answer_gives_its_tool_call_anew(content: bool) -> None:
+    """As some servers count from 0 in each: recorded executions are told apart, and one that was not is there."""
+    run = Run()
+    history = [message("user", "u")]
+    for turn, tool in enumerate(("look", "look", "add", "look")):
+        arguments = json.dumps({"turn": turn})
+        history.append(
+            run.chat(f"m{turn}", history, message("assistant", calls=(("0", tool, arguments),)), at=10 * turn)
+        )
+        if turn in (0, 1):
+            said = {"TOOL_CALL_ARGUMENTS": arguments, "TOOL_CALL_RESULT": f"r{turn}"} if content else {}
+            run.tool(f"t{turn}", tool, at=10 * turn + 5, until=10 * turn + 8, TOOL_CALL_ID="0", **said)
+        history.append(result("0", f"r{turn}"))
+    run.chat("end", history, message("assistant", "done"), at=50)
+    found = [(c.name, c.arguments, c.result, c.inferred, c.span_id) for c in built(run.end(at=99)).tool_calls]
+    assert found == [
+        ("look", '{"turn": 0}', "r0", False, run.span_id("t0")),
+        ("look", '{"turn": 1}', "r1", False, run.span_id("t1")),
+        ("add", '{"turn": 2}', "r2", True, ""),
+        ("look", '{"turn": 3}', "r3", True, ""),
+    ]
 
 
 def at(span: SpanRow, start: int) -> SpanRow:

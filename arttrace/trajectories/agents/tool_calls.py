@@ -10,7 +10,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.call import Call
-from arttrace.records.message import joined_text
+from arttrace.records.message import ToolCallPart, joined_text
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import ToolCall
 from arttrace.trajectories.decoding.attribute_values import as_text, as_written, from_json, text
@@ -30,6 +30,7 @@ def recorded_tool_call(span: SpanRow, agent_id: str) -> ToolCall:
         error=span_error(span),
         start_ns=span.start_ns,
         end_ns=span.end_ns,
+        span_id=span.span_id,
     )
 
 
@@ -59,13 +60,16 @@ def tool_calls(
 ) -> Tooling:
     """Recorded tool calls (by span id) and the asked-for ones that no span recorded; `agent_of` is of the calls.
 
-    The two are the same call when the span has an id under which the call was sampled, or came back. A span without one
-    is the first with the same agent and name whose arguments hold those asked for (a function's defaults may have been
-    added). The time of an inferred call is a bound: from the end of the call that asked to the start of the call that
-    saw the answer.
+    The two are the same call when the span has an id under which the call was sampled, or came back. Some servers give
+    one id to a call of each answer: of several spans under it that one is meant which has the name and the arguments
+    asked for, and none where all are taken by other calls. A span without an id is the first with the same agent and
+    name whose arguments hold those asked for (a function's defaults may have been added). The time of an inferred call
+    is a bound: from the end of the call that asked to the start of the call that saw the answer.
     """
     by_start = sorted(recorded.items(), key=lambda item: (item[1].start_ns, item[0]))
-    by_id = {(call.agent_id, call.id): span_id for span_id, call in reversed(by_start)}
+    by_id: dict[tuple[str, str], list[str]] = {}
+    for span_id, call in by_start:
+        by_id.setdefault((call.agent_id, call.id), []).append(span_id)
     anonymous: dict[tuple[str, str], list[str]] = {}
     for span_id, call in by_start:
         if call.id == span_id:
@@ -74,13 +78,16 @@ def tool_calls(
     found: dict[str, ToolCall] = dict(by_start)
     asked: list[tuple[int, ToolCall]] = []
     seen: set[tuple[str, int, int, str | None]] = set()
-    for order, exchange in enumerate(exchanges):
+    distinct: list[ToolExchange] = []
+    for exchange in exchanges:
+        same = (agent_of[exchange.call], exchange.answer, exchange.position, exchange.part.id)
+        if same not in seen:  # else one answer, sampled twice
+            seen.add(same)
+            distinct.append(exchange)
+    executions = _executions(distinct, by_id, recorded, agent_of) if by_id else {}
+    for order, exchange in enumerate(distinct):
         agent_id, part = agent_of[exchange.call], exchange.part
-        if (same := (agent_id, exchange.answer, exchange.position, part.id)) in seen:  # one answer, sampled twice
-            continue
-        seen.add(same)
-        ids = exchange.ids if by_id else ()
-        known = next((by_id[agent_id, id] for id in ids if (agent_id, id) in by_id), None)
+        known = executions.get(order)
         if known is not None:
             # A framework may run the tool under an id of its own.
             found[known] = _with_what_was_asked(found[known], part.id or found[known].id, part.arguments, exchange)
@@ -112,6 +119,47 @@ def tool_calls(
         [call for *_, call in sorted(ordered, key=lambda item: item[:3])],
         {span_id: call.id for span_id, call in found.items()},
     )
+
+
+def _executions(
+    exchanges: Sequence[ToolExchange],
+    by_id: Mapping[tuple[str, str], Sequence[str]],
+    recorded: Mapping[str, ToolCall],
+    agent_of: Sequence[str],
+) -> dict[int, str]:
+    """The span of each exchange (by place) that a span under an id of its tool call recorded. Those whose name and
+    arguments a span has come first; one that was asked for before, as where two instrumentations recorded the answer,
+    is the same."""
+    unclaimed = {key: list(spans) for key, spans in by_id.items()}
+    claimed: dict[tuple[tuple[str, str], str, str | None], str] = {}
+    found: dict[int, str] = {}
+    waiting: list[tuple[int, ToolCallPart, tuple[str, str]]] = []
+    for place, exchange in enumerate(exchanges):
+        keys = ((agent_of[exchange.call], id) for id in exchange.ids)
+        if (key := next((key for key in keys if key in by_id), None)) is not None:
+            waiting.append((place, exchange.part, key))
+    for fits in (_says_the_same, _may_be):
+        left, waiting = waiting, []
+        for place, part, key in left:
+            asked = (key, part.name, as_text(from_json(part.arguments or "{}")))
+            free = next((span for span in unclaimed[key][:_TWINS_READ] if fits(recorded[span], part)), None)
+            if free is not None:
+                unclaimed[key].remove(free)
+                claimed.setdefault(asked, free)
+            if (span := free or claimed.get(asked)) is not None:
+                found[place] = span
+            else:
+                waiting.append((place, part, key))
+    return found
+
+
+def _says_the_same(call: ToolCall, part: ToolCallPart) -> bool:
+    return call.name == part.name and (not call.arguments or _holds(call.arguments, part.arguments))
+
+
+def _may_be(call: ToolCall, part: ToolCallPart) -> bool:
+    """A framework may run a tool under another name, or with other arguments."""
+    return True
 
 
 def _with_what_was_asked(recorded: ToolCall, id: str, arguments: str, exchange: ToolExchange) -> ToolCall:

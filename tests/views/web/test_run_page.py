@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
-from simulated_agent import Run
+from simulated_agent import Run, message
 from starlette.testclient import TestClient
 from viewer_site import HOSTILE, KEY, Viewer
 
@@ -172,18 +172,22 @@ def test_what_a_run_cost_or_that_nobody_knows_it(
 
 
 def test_the_link_of_a_recorded_tool_leads_to_its_span(tmp_path: Path) -> None:
+    """Also where the model gave the id of its tool call, which the span of a decorated function does not say, and where
+    it gave the same one again."""
     run = Run("one")
+    asked = message("assistant", calls=(("call_2", "find", "{}"),))
     run.tool("t", "look", at=10, until=20, TOOL_CALL_ID="call_1", TOOL_CALL_RESULT="found")
-    run.tool("u", "look", at=30, until=40)
+    run.tool("u", "look", at=30, until=40, TOOL_CALL_ID="call_1", TOOL_CALL_RESULT="lost")
+    run.chat("a", [message("user", "find it")], asked, at=50, until=55)
+    run.tool("v", "find", at=60, until=70, TOOL_CALL_RESULT="there")
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(run.end(at=100))
         client = TestClient(create_app(store, KEY), base_url="http://localhost", headers=TOLD)
-        links = set(re.findall(r'href="(/runs/one/spans/[^"]+)"', client.get("/runs/one").text))
-        assert "/runs/one/spans/call_1" in links
-        for link in links:
-            answer = client.get(link)
-            assert answer.status_code == 200, answer.text
-        assert "execute_tool look" in client.get("/runs/one/spans/call_1").text
+        for page in ("/runs/one", "/runs/one/timeline"):
+            links = re.findall(r'href="(/runs/one/spans/[^"]+)"', client.get(page).text)
+            assert links[-4:] == [f"/runs/one/spans/{run.span_id(name)}" for name in "tuav"]
+            for link, said in zip(links[-4:], ("found", "lost", "find", "there"), strict=True):
+                assert said in client.get(link).text
 
 
 @pytest.mark.parametrize(

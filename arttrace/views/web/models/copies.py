@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from arttrace.records import semconv
 from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import plain_or_text
@@ -65,9 +64,6 @@ def as_curl(call: Call) -> str:
 
 
 def versions_of(spans: Sequence[SpanRow], span_id: str) -> list[SpanRow]:
-    """Every stored version of a span, the fullest first; of a tool's also by the id of its tool call."""
+    """Every stored version of a span, the fullest first."""
     found = [span for span in spans if span.span_id == span_id]
-    if not found:
-        tools = [span.span_id for span in spans if span.attributes.get(semconv.TOOL_CALL_ID) == span_id]
-        found = [span for span in spans if span.span_id in tools[:1]]
     return sorted(found, key=lambda span: (span.end_ns > 0, len(msgspec.json.encode(span))), reverse=True)

@@ -199,7 +199,7 @@ class _Walk:
             parts=(shown("call", json_text(tool.arguments) or "{}", tool.name),),
             result=result,
             error=tool.error or "",
-            span_id="" if tool.inferred else tool.id,
+            span_id=tool.span_id,
             agent_id=tool.agent_id,
             start_ns=tool.start_ns,
             end_ns=tool.end_ns,

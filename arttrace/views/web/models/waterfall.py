@@ -39,8 +39,7 @@ def waterfall(run: Trajectory) -> tuple[Bar, ...]:
         row = (call.start_ns, call.end_ns, "call", name, call.error or call.interrupted or "", call.span_id, False)
         own.setdefault(placed.agent_id, []).append(row)
     for tool in run.tool_calls:
-        span_id = "" if tool.inferred else tool.id
-        row = (tool.start_ns, tool.end_ns, "tool", tool.name, tool.error or "", span_id, tool.inferred)
+        row = (tool.start_ns, tool.end_ns, "tool", tool.name, tool.error or "", tool.span_id, tool.inferred)
         own.setdefault(tool.agent_id, []).append(row)
     for one in run.http_requests:
         name, failed = f"{one.method} {one.url or one.host}", one.error or one.interrupted
