@@ -15,7 +15,9 @@ _TEMPLATE = (
 _WINDOWED = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 _MORE = {
+    "gemma2": {"query_pre_attn_scalar": 32, "attn_logit_softcapping": 2.0, **_WINDOWED},
     "gemma3_text": {"query_pre_attn_scalar": 32, **_WINDOWED},
+    "granite": {"logits_scaling": 4.0},
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, **_WINDOWED},
     "qwen3_moe": {"num_experts": 4, "decoder_sparse_step": 1, "mlp_only_layers": [], **_EXPERTS},

@@ -88,6 +88,8 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
     base = AutoModelForCausalLM.from_pretrained(
         str(directory), dtype=dtype, local_files_only=True, quantization_config=quantised, device_map=config.device
     )
+    if getattr(base.config.get_text_config(), "attn_logit_softcapping", None):
+        base.set_attn_implementation("eager")  # the usual one leaves the cap out
     return get_peft_model(
         base,
         LoraConfig(

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from tiny_model import VOCABULARY, make_base_model
@@ -17,6 +19,10 @@ from arttrace.system.errors import TrainingError
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import Sample
 from trainer.learner.policy_model import fitted_to_machine
+from trainer.offline.plan import OfflinePlan
+from trainer.offline.render import TrainingExample
+from trainer.offline.step import load_tokenizer
+from trainer.offline.train import OfflineLearner
 
 DOCS = Path(__file__).parents[3] / "docs" / "train.md"
 FAMILIES = ("gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
@@ -62,6 +68,32 @@ def test_both_engines_train_it_alike(family: str, tmp_path: Path) -> None:
         ours, theirs = (getattr(found[engine], number) for engine in ("packed", "trl"))
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5), number
     assert found["packed"].forwarded_tokens < found["trl"].forwarded_tokens, "what begins alike is computed once"
+
+
+@pytest.mark.parametrize(
+    ("family", "trained_by"),
+    [("gemma2", "packed"), ("gemma2", "trl"), ("gemma2", "sft"), ("granite", "trl"), ("granite", "sft")],
+)
+def test_what_a_model_does_to_its_scores_and_logits_is_computed(family: str, trained_by: str, tmp_path: Path) -> None:
+    """Gemma 2 bounds its attention's scores, Granite divides its logits: as in the model's own forward pass."""
+    from transformers import AutoModelForCausalLM
+
+    base_model = make_base_model(tmp_path, family=family)
+    (sequence,) = sample(1, 0.5).sequences
+    ids = torch.tensor(sequence.token_ids)
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(base_model, attn_implementation="eager")(ids[None]).logits[0, :-1]
+    whole = [None, *torch.log_softmax(logits, -1).gather(1, ids[1:, None])[:, 0].tolist()]
+    captured = [logp if flag else None for logp, flag in zip(whole, sequence.trained, strict=True)]
+    if trained_by == "sft":
+        example = TrainingExample(sequence.token_ids, tuple(map(bool, sequence.trained)))
+        offline = OfflineLearner(base_model, LearnerConfig(lora_rank=8))
+        loss = offline.train(OfflinePlan("sft", sft=(example,)), load_tokenizer(base_model)).loss
+        assert loss == pytest.approx(-fmean(filter(None, captured)), abs=1e-4)
+        return
+    learner = make_learner(base_model, LearnerConfig(engine=trained_by, lora_rank=8))  # type: ignore[arg-type]
+    step = learner.step([Sample((msgspec.structs.replace(sequence, logprobs=tuple(captured)),), 0.5)])
+    assert step.logprob_difference_max < 1e-4
 
 
 @pytest.mark.parametrize("engine", ["packed", "trl"])

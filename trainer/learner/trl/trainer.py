@@ -236,7 +236,8 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
 
     def _head_alone(self) -> Head | None:
         """The output head, where the model's logits are what it gives; None for a model that does more to them."""
-        ids = torch.zeros(1, 2, dtype=torch.int64, device=self.learner_config.device)
+        # Several tokens: one alone may be the padding, whose embedding and logits are zeros whatever is done to them.
+        ids = torch.arange(8, device=self.learner_config.device)[None]
         with torch.no_grad(), in_its_precision(self.learner_config):
             head = Head.of(self.model.get_base_model())
             hidden = self._decoder()(input_ids=ids, use_cache=False).last_hidden_state
