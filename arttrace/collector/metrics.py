@@ -28,7 +28,12 @@ def render(sink: Spool, loader: StoreSupervisor | None, budget: Budget, answers:
         text.add("counter", "answers_total", "Answers to trace requests.", count, status=str(status))
     text.add("gauge", "in_flight_bytes", "Bytes of requests not answered yet.", budget.used)
     text.add("gauge", "in_flight_limit_bytes", "The bound on them.", budget.limit)
-    text.add("gauge", "spool_bytes", "Bytes of journal not yet in the store.", directory_bytes(sink.data.spool))
+    text.add(
+        "gauge",
+        "spool_bytes",
+        "Size of the spool: all that is not in the store, the files that are written to, what was damaged.",
+        directory_bytes(sink.data.spool),
+    )
     text.add("gauge", "store_bytes", "Size of the store's file and log.", sum(_size(path) for path in (store, log)))
     if loader:
         lag = round(loader.lag_s(sink.last), 3) or 0

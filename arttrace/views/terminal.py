@@ -96,7 +96,7 @@ def trajectory_view(
     cost: str = "",
 ) -> RenderableType:
     """Everything a person wants to see of one run: its facts, then its agents as a tree of messages and tools, or what
-    is given as `below`. `late` are the policy versions that were trained on it before its last spans came;
+    is given as `below`. `late` are the policy versions that took it before its last spans came;
     `cost` is what it cost, in words."""
     facts = _facts(trajectory, sequences, report, reward, cost)
     if late:
@@ -107,8 +107,8 @@ def trajectory_view(
 
 
 def came_late(versions: Sequence[str]) -> str:
-    """Of a run whose spans are others now than when these versions were trained on it."""
-    return f"spans came after {printable(', '.join(versions))} was trained on it; they are not trained on"
+    """Of a run whose spans are others now than when these versions took it: trained on it, or set it aside."""
+    return f"spans came after {printable(', '.join(versions))} took it; they are not trained on"
 
 
 def _facts(

@@ -76,7 +76,7 @@ def test_spans_that_came_after_a_policy_was_trained_on_the_run_are_reported(tmp_
         store.append(spans[:1])
         assert late(store, store.summaries(), "policy") == {"late's-run": ("policy@3",)}
         assert late(store, store.summaries(), "other") == {}
-    heard = "spans came after policy@3 was trained on it; they are not trained on"
+    heard = "spans came after policy@3 took it; they are not trained on"
     assert [line for line in run(tmp_path, "ls").output.splitlines() if "spans came" in line] == [f"late's-r: {heard}"]
     assert [one["late"] for one in json.loads(run(tmp_path, "ls", "--json").output) if one["late"]] == [["policy@3"]]
     assert f"late        {heard}" in run(tmp_path, "show", "late's-run").output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from typing import Any
 
@@ -26,6 +27,8 @@ from trainer.step.phases import Phase
 
 _EVERY_S = 0.5
 _LOOKS_WITHIN_S = 900.0
+_HANGS_AFTER_S, _HANGS_AFTER_TIMES = 3600.0, 10
+_START_AGAIN = "End its process and start it again: it goes on from its last version."
 _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", "clip_fraction", "staleness_mean")
 
 
@@ -36,7 +39,8 @@ _SHOWN = ("reward_mean", "reward_spread", "loss", "grad_norm", "entropy", "kl", 
 @click.option(
     "--check",
     is_flag=True,
-    help="Exit with 1 where no daemon runs, or one that waits for groups has not looked for 15 minutes.",
+    help="Exit with 1 where no daemon runs, one that waits for groups has not looked for 15 minutes, or one has been "
+    "in a phase of its step for more than an hour and ten times as long as for its last version.",
 )
 @json_option
 def command(data: DataDir, policy: str | None, watch: bool, check: bool, as_json: bool) -> None:
@@ -95,7 +99,15 @@ def _check(data: DataDir, states: list[DaemonState]) -> None:
         if state.state == Phase.WAIT and not state.in_trouble and idle_s > _LOOKS_WITHIN_S:
             raise TrainingError(
                 f"The daemon of {state.policy} has not looked for runs for {duration_text(idle_s)}.",
-                "End its process and start it again: it goes on from its last version.",
+                _START_AGAIN,
+            )
+        lasts_s, before_s = time.time() - state.since_ns / 1e9, state.last.get(f"{state.state}_s", math.inf)
+        hangs = lasts_s > max(_HANGS_AFTER_S, _HANGS_AFTER_TIMES * before_s)
+        if hangs and state.state != Phase.WAIT and not state.in_trouble:
+            raise TrainingError(
+                f"The daemon of {state.policy} has been in {state.state} for {duration_text(lasts_s)}, "
+                f"which took {duration_text(before_s)} for its last version.",
+                _START_AGAIN,
             )
 
 
@@ -156,7 +168,7 @@ def _lines(state: DaemonState, running: bool, serving: ServingFile | None, now_n
         lines.append(
             (
                 "late",
-                f"spans came to {quantity(queue.late, 'run')} after they were trained on; `arttrace ls` names them",
+                f"spans came to {quantity(queue.late, 'run')} after a version took them; `arttrace ls` names them",
             )
         )
     if running and state.metrics:

@@ -57,7 +57,7 @@ class StepPlan(msgspec.Struct, frozen=True):
 class Queue(msgspec.Struct, frozen=True):
     """What lies before the daemon: groups that are ready, groups that wait for more runs, groups of scenarios that are
     skipped for a while, groups that wait since the judge failed for them, and runs that do not count, by the reason. To
-    `late` runs spans came after the policy was trained on them."""
+    `late` runs spans came after a version took them: trained on them, or set them aside."""
 
     ready: int = 0
     waiting: int = 0

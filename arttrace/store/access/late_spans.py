@@ -1,5 +1,5 @@
-"""Runs that got spans after a policy was trained on them. A policy consumes a run once: these spans are not trained
-on."""
+"""Runs that got spans after a policy took them: was trained on them, or set them aside. It takes a run once: these
+spans are not trained on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HasRevision(Protocol):
 
 def late(store: AnyStore, runs: Iterable[HasRevision], policy: str | None = None) -> dict[str, tuple[str, ...]]:
     """Of these runs, by id, those whose spans are others now than when versions of policies (of `policy` alone, where
-    it is given) were trained on them; with these versions, in order. Raises StoreError."""
+    it is given) took them; with these versions, in order. Raises StoreError."""
     revisions = {run.id: run.revision for run in runs}
     found: dict[str, tuple[str, ...]] = {}
     ids = list(revisions)

@@ -132,7 +132,7 @@ def test_runs_that_got_spans_after_they_were_trained_on_are_reported(tmp_path: P
     directory.mkdir(parents=True)
     write_state(directory, DaemonState(policy="policy", queue=Queue(late=2)))
     shown = " ".join(CliRunner().invoke(status, ["--dir", str(tmp_path)]).stdout.split())
-    assert "late spans came to 2 runs after they were trained on; `arttrace ls` names them" in shown
+    assert "late spans came to 2 runs after a version took them; `arttrace ls` names them" in shown
 
 
 def test_in_a_pipe_a_line_of_status_stays_one(tmp_path: Path) -> None:
@@ -179,6 +179,31 @@ def test_a_check_fails_where_no_daemon_goes_on(
     assert (plain.exit_code, plain.stdout) == (0, checked.stdout)
     assert checked.exit_code == (1 if said else 0)
     assert said in str(checked.exception or "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "for_s", "before_s", "found"),
+    [
+        ("step", 7300, 700, "has been in step for 2 h 1 min, which took 11 min 40 s for its last version"),
+        ("step", 3700, 1, "has been in step for 1 h 1 min"),
+        ("step", 3500, 1, ""),
+        ("step", 7300, 800, ""),
+        ("step", 10**6, None, ""),
+        ("wait", 10**6, 1, ""),
+    ],
+)
+def test_a_check_fails_where_a_phase_takes_far_longer_than_for_the_last_version(
+    tmp_path: Path, phase: str, for_s: int, before_s: float | None, found: str
+) -> None:
+    checkpoints = Checkpoints(DataDir(tmp_path).policies, "policy")
+    last = {} if before_s is None else {f"{phase}_s": float(before_s)}
+    since_ns = time.time_ns() - for_s * 10**9
+    with checkpoints.only_writer():
+        state = DaemonState(policy="policy", pid=os.getpid(), state=phase, since_ns=since_ns, last=last)
+        write_state(checkpoints.directory, state)
+        checked = CliRunner().invoke(status, ["--dir", str(tmp_path), "--check"])
+    assert checked.exit_code == (1 if found else 0), checked.exception
+    assert found in str(checked.exception or "")
 
 
 def test_no_name_of_a_group_steers_the_terminal(tmp_path: Path) -> None:
