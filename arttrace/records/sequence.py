@@ -61,7 +61,7 @@ class NotTrained(StrEnum):
     INCOMPLETE = "incomplete"
     TOO_STALE = "too stale"
     NO_REWARD = "no reward"
-    REWARD_TOO_LARGE = "a reward beyond 1e30"
+    REWARD_TOO_LARGE = "a reward beyond 1e12"
     REWARDED_OTHERWISE = "rewarded otherwise than its group"
     ALONE = "alone in its group"
     NO_TRAINABLE_TOKENS = "no trainable tokens"

@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.values.equal_rewards import exact_mean
 
-MOST_REWARD = 1e30
-"""The largest reward that is compared, above or below 0: its sums and differences are numbers of float32."""
+MOST_REWARD = 1e12
+"""The largest reward that is compared, above or below 0: the square of a gradient by it is a number of float32."""
 
 
 class Rewarded(Protocol):

@@ -22,13 +22,13 @@ def pause_ns(first_s: float, times: int) -> int:
 def paused(
     known: Iterable[Pause], rewards: Iterable[GroupReward], first_s: float, now_ns: int
 ) -> tuple[tuple[Pause, ...], list[Pause]]:
-    """The pauses after a round with these rewards, and the new ones: of groups whose rewards are all equal. A scenario
-    that differs is paused no more; without `first_s` none is."""
+    """The pauses after a round with these rewards, and the new ones: of groups whose rewards are all equal, their
+    agents' own too. A scenario that differs is paused no more; without `first_s` none is."""
     before = {one.key: one for one in known}
     new: list[Pause] = []
     for group in rewards:
         last = before.pop(group.key, None)
-        if group.spread == 0 and first_s:
+        if group.spread == 0 and not group.agents_differ and first_s:
             times = min(last.times + 1 if last else 1, _LONGEST_DOUBLING)
             before[group.key] = Pause(group.key, times, now_ns + pause_ns(first_s, times))
             new.append(before[group.key])

@@ -90,7 +90,7 @@ def make_batch(
     equal = floored = captured = trained = 0
     for scored, values, roles in zip(chosen, rewards, by_role, strict=True):
         own = scaling.of_agents(roles)
-        equal += are_equal(values) and not any(any(agents.values()) for agents in own.values())
+        equal += are_equal(values) and not _differ(roles)
         floored += scaling.is_floored(values, roles)
         for (trajectory, _), advantage in zip(scored, scaling.of_trajectories(values), strict=True):
             consumed.append(Consumed(trajectory.id, trajectory.revision))
@@ -164,6 +164,15 @@ class _Scaling:
         if role is None:
             return standard_deviation([value for values in self.rewards for value in values])
         return standard_deviation([one[2] for roles in self.by_role for one in roles.get(role, ())])
+
+
+def agents_differ(trajectories: Sequence[Trajectory]) -> bool:
+    """Whether the runs of a group have agents of one role that were rewarded by themselves, and not alike."""
+    return _differ(_agent_rewards(trajectories))
+
+
+def _differ(roles: _Roles) -> bool:
+    return not all(are_equal([value for _, _, value in members]) for members in roles.values())
 
 
 def _own_rewards(trajectory: Trajectory) -> dict[str, float]:

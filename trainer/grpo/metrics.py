@@ -19,17 +19,19 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.rewards.combine import trajectory_reward
-from trainer.grpo.batch import TrainingBatch
+from trainer.grpo.batch import TrainingBatch, agents_differ
 from trainer.learner.interface import StepMetrics
 
 
 class GroupReward(msgspec.Struct, frozen=True):
-    """The rewards of one group: how many runs, their mean, and (largest - smallest)."""
+    """The rewards of one group: how many runs, their mean, and (largest - smallest); and whether agents were rewarded
+    by themselves, and not alike."""
 
     key: str
     runs: int
     mean: float
     spread: float
+    agents_differ: bool = False
 
 
 def step_numbers(batch: TrainingBatch, learned: StepMetrics, judgements: Sequence[Judgement] = ()) -> dict[str, float]:
@@ -72,7 +74,7 @@ def group_rewards(groups: Sequence[Group]) -> Iterator[GroupReward]:
         values = [reward for one in group.trajectories if (reward := trajectory_reward(one)) is not None]
         if values:
             spread = 0.0 if are_equal(values) else max(values) - min(values)
-            yield GroupReward(group.key, len(values), exact_mean(values), spread)
+            yield GroupReward(group.key, len(values), exact_mean(values), spread, agents_differ(group.trajectories))
 
 
 OF_AN_AGENT: Final = "reward_mean/"

@@ -292,7 +292,7 @@ class BaseLearner(ABC):
             raise NotFinite("A gradient is not a finite number.", UNSOUND)
         masks_only = self.config.importance.endswith("mask") and not self.config.kl_weight
         if masks_only and tally.optimizer_steps == 0 and not any(gradient.any() for gradient in gradients):
-            raise TrainingError(
+            raise NotFinite(
                 "The importance mask left out every token: the policy has moved too far since it sampled them.",
                 "Train on fresher runs (--max-staleness), or raise importance_clip_max above "
                 f"{self.config.importance_clip_max}.",

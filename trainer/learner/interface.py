@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class NotFinite(TrainingError):
-    """A loss or a gradient was not a finite number: the weights were left as they were."""
+    """A loss or a gradient was not a finite number, or every token was too far away to have one: the weights were left
+    as they were."""
 
 
 @dataclass(frozen=True, slots=True)

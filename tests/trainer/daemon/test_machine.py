@@ -79,7 +79,7 @@ def test_runs_whose_rewards_no_step_can_compare_are_left_out_with_that_reason(si
     site.group("good", 0.0, 1.0, at=2000)
     daemon = site.run()
     assert site.consumed() == ["good-0", "good-1"]
-    assert daemon.state.queue.left_out == {"a reward beyond 1e30": 4}
+    assert daemon.state.queue.left_out == {"a reward beyond 1e12": 4}
 
 
 def test_a_reward_that_no_step_can_compare_and_comes_when_its_group_was_chosen_ends_nothing(site: Site) -> None:
@@ -90,7 +90,7 @@ def test_a_reward_that_no_step_can_compare_and_comes_when_its_group_was_chosen_e
     write_state(site.checkpoints.directory, DaemonState(policy="policy", plan=plan))
     state = site.run().state
     assert (state.step, state.plan) == (0, None)
-    assert "2 a reward beyond 1e30" in site.said[-1]
+    assert "2 a reward beyond 1e12" in site.said[-1]
 
 
 def test_stale_runs_are_left_out(site: Site) -> None:

@@ -10,6 +10,7 @@ import pytest
 from daemon_site import Site
 from recorded_runs import recorded_group
 
+from arttrace.records.reward import Reward
 from arttrace.system.errors import TrainingError
 from trainer.daemon.prometheus import render
 from trainer.daemon.scoring import JudgeTerms
@@ -100,6 +101,15 @@ def test_a_solved_scenario_is_skipped_for_a_while_and_then_looked_at_again(site:
     state = read_state(site.checkpoints.directory)
     assert state is not None
     assert [one.times for one in state.pauses] == [2]
+
+
+def test_a_scenario_whose_agents_alone_differ_teaches_and_is_not_skipped(site: Site) -> None:
+    site.group("solved", 1.0, 1.0)
+    runs = site.store.trajectories()
+    own = [Reward(f"own-{n}", one.id, float(n), agent_id=one.agents[0].id) for n, one in enumerate(runs)]
+    site.store.append(own)
+    state = site.run().state
+    assert (state.step, state.pauses, site.said) == (1, (), [])
 
 
 @pytest.mark.parametrize("judge", [None, JudgeTerms("openai/stand-in", "http://127.0.0.1:9/v1")])
