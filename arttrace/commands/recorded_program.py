@@ -149,7 +149,10 @@ def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int) -> st
                 f"no model call of {program} itself reached the gateway: its clients have to use OPENAI_BASE_URL or"
                 " ANTHROPIC_BASE_URL. Python programs that it starts are captured on their own"
             )
-        calls = answer.raise_for_status().json()["calls"]
+        report = answer.raise_for_status().json()
+        recorded = f"{quantity(report['calls'], 'model call')} of {program} recorded as run {trajectory}"
+        if report["already_ended"]:
+            return f"{recorded}, which it ended itself: that it ended with {how_ended(code)} is not in it"
     except (httpx.HTTPError, ValueError, KeyError) as error:
         return f"run {trajectory} is recorded, but not ended: the gateway did not answer ({type(error).__name__})"
-    return f"{quantity(calls, 'model call')} of {program} recorded as run {trajectory}"
+    return recorded

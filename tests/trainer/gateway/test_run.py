@@ -34,6 +34,19 @@ echo "$ANTHROPIC_API_KEY|$ANTHROPIC_MODEL"
 [ "$3" = wait ] && { trap 'exit 9' TERM INT; touch "$4"; while :; do sleep 0.1; done; }
 exit ${3:-0}
 """
+REWARDED = r"""#!/bin/bash
+rest=${ANTHROPIC_BASE_URL#http://}; host=${rest%%/*}
+post() {
+  exec 3<>/dev/tcp/${host%:*}/${host#*:}
+  printf 'POST /%s%s HTTP/1.1\r\nhost: %s\r\nauthorization: Bearer %s\r\nconnection: close\r\n' \
+    "${rest#*/}" "$1" "$host" "$OPENAI_API_KEY" >&3
+  printf 'content-type: application/json\r\ncontent-length: %s\r\n\r\n%s' "${#2}" "$2" >&3
+  head -n 1 <&3
+}
+post /v1/chat/completions '{"model": "policy:latest", "messages": [{"role": "user", "content": "hi"}]}'
+post "$1" "$2"
+exit 3
+"""
 MESSAGE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}
 
 
@@ -92,6 +105,26 @@ async def test_a_program_is_one_run_that_ends_with_it(
     assert (run.entry, run.incomplete, len(run.calls)) == ("agent", "", 1)
     assert run.metadata == {"exit_code": code}
     assert run.error == error
+
+
+@pytest.mark.parametrize("site", ["secret"], indirect=True)
+@pytest.mark.parametrize(
+    ("path", "order", "ending"),
+    [
+        ("/reward", '{"value": 0.5}', ""),
+        ("/end", '{"reward": 0.5}', ", which it ended itself: that it ended with exit code 3 is not in it"),
+    ],
+)
+async def test_a_program_rewards_its_run(site: Site, agent: Path, path: str, order: str, ending: str) -> None:
+    agent.write_text(REWARDED)
+    site.engine.scripted.append((200, "application/json", json.dumps(MESSAGE).encode()))
+    program = await started(site, agent, path, order)
+    out, said = await program.communicate()
+    assert (program.returncode, out.decode()) == (3, "HTTP/1.1 200 OK\r\n" * 2), said.decode()
+    run = recorded(site)
+    assert said.decode() == f"arttrace: 1 model call of agent recorded as run {run.id}{ending}\n"
+    assert (run.incomplete, [one.value for one in run.rewards]) == ("", [0.5])
+    assert run.error == (None if ending else "the program ended with exit code 3")
 
 
 @pytest.mark.parametrize("site", ["secret"], indirect=True)
