@@ -27,6 +27,7 @@ from arttrace.capture.context.generators import (
     drive_coroutine,
     drive_generator,
     finish,
+    leave,
     named_as,
 )
 from arttrace.capture.context.position import ScopeKind
@@ -115,8 +116,7 @@ class ScopeDecorator:
         # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow opened.
         if not isinstance(scope, Scope) or flow.muted or scope.opened_by is not self or scope.before is None:
             return
-        with _stepping:
-            scope.leave(scope.before)
+        leave(scope, scope.before)
         close(scope, error)
 
     async def __aenter__(self) -> RunHandle:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
 import json
 import pickle
 import random
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from chat_server import ChatServer
+from openai import OpenAI
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import arttrace
+from arttrace.capture.context import scope
 from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
@@ -156,6 +162,44 @@ def test_nesting_makes_one_trajectory(records: Callable[[], list[Record]]) -> No
     assert root.attributes[semconv.TRAJECTORY_SPAN_COUNT] == 3
     assert json.loads(rows["execute_tool look"].attributes[semconv.TOOL_CALL_RESULT]) == {"found": "x"}
     assert arttrace.current_trajectory() is None
+
+
+def test_a_run_is_as_deep_as_tasks_go_and_the_next_one_is_its_own(spans: Spans, server: ChatServer) -> None:
+    """A task that starts the next one is no recursion of the user's."""
+    client = OpenAI(base_url=server.url, api_key="sk-test-0123456789")
+    deepest = sys.getrecursionlimit()
+
+    @arttrace.trajectory
+    async def step(number: int) -> None:
+        if number < deepest:
+            tasks.append(asyncio.create_task(step(number + 1)))
+        else:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "the end"}])
+            arttrace.update(tags=["far"])
+
+    async def run() -> None:
+        await step(0)
+        for task in tasks:
+            await task
+
+    tasks: list[asyncio.Task[None]] = []
+    asyncio.run(run())
+    helper(1)
+    *_, call, last = spans()
+    assert (call.name, call.parent_span_id) == ("chat m", last.span_id)
+
+
+@pytest.mark.parametrize("error", [RecursionError, KeyboardInterrupt])
+def test_a_scope_that_could_not_be_entered_is_not_the_next_ones(
+    error: type[BaseException], spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    with monkeypatch.context() as patched:
+        patched.setattr(scope, "claim_execution", Mock(side_effect=error))
+        with contextlib.suppress(KeyboardInterrupt):
+            assert module_level(1) == 3
+    assert module_level(1) == 3
+    assert [span.parent_span_id for span in spans()] == [None, None]
 
 
 def test_agents_and_tools_outside_a_trajectory_record_nothing(spans: Spans) -> None:

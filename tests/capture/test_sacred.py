@@ -36,7 +36,7 @@ from pydantic import BaseModel
 
 import arttrace
 from arttrace.capture.base import guard
-from arttrace.capture.context.flow import EMPTY_FLOW, set_flow
+from arttrace.capture.context.flow import EMPTY_FLOW, current_flow, set_flow
 from arttrace.capture.export import lifecycle
 from arttrace.capture.patches import hooks
 from arttrace.capture.patches import httpx as http_hook
@@ -225,7 +225,7 @@ SHELLS = {
     "context.no_capture": "NoCapture.__init__ NoCapture.__enter__ NoCapture.__exit__",
     "context.position": "Position.reward",
     "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope._content recorded_answer",
-    "context.generators": "ScopeStep.__init__ ScopeStep.__enter__ ScopeStep.__exit__ close finish named_as "
+    "context.generators": "ScopeStep.__init__ ScopeStep.__enter__ ScopeStep.__exit__ leave close finish named_as "
     "AlreadyOpen.__init__ AlreadyOpen.__call__ AlreadyOpen.__del__ _Unawaited.__init__ _Unawaited.begin "
     "_Unawaited.__del__ drive_coroutine _driven drive_generator drive_async_generator _Yielded.__init__ _Yielded.add "
     "_Yielded.result",
@@ -337,6 +337,8 @@ def test_whatever_of_ours_fails_the_program_never_notices_and_it_is_counted(
         if not guard.failures and name not in UNCOUNTED:
             wrong.setdefault(name, "nothing was counted")
         parts |= guard.failures.keys()
+        if current_flow().scope is not None:
+            wrong.setdefault(name, "what comes later is of a run that has ended")
         set_flow(EMPTY_FLOW)
     assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
     assert guards() - parts - ELSEWHERE.keys() == set(), "guards that nothing here makes fail"

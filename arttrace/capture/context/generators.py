@@ -19,7 +19,7 @@ import wrapt
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import json_text
-from arttrace.capture.context.flow import Flow
+from arttrace.capture.context.flow import Flow, set_flow
 from arttrace.capture.context.scope import Scope, recorded_answer
 from arttrace.wire.content import MAX_CONTENT_BYTES
 
@@ -106,10 +106,16 @@ class ScopeStep:
 
     def __exit__(self, *_: object) -> None:
         if self._scope is not None and self._before is not None:
-            try:
-                self._scope.leave(self._before)
-            except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
-                _stepping.caught(error)
+            leave(self._scope, self._before)
+
+
+def leave(scope: Current, before: Flow) -> None:
+    """Make the flow as it was before the scope was entered."""
+    try:
+        scope.leave(before)
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
+        set_flow(before)
+        _stepping.caught(error)
 
 
 def close(scope: Current | None, error: BaseException | None = None) -> None:

@@ -71,7 +71,10 @@ class Position:
     @property
     def root(self) -> Position:
         """The outermost position of the trajectory in this process."""
-        return self if self.parent is None else self.parent.root
+        position = self
+        while position.parent is not None:
+            position = position.parent
+        return position
 
     @property
     def local_root(self) -> Position:

@@ -125,8 +125,10 @@ class Scope(Position):
     def local_root(self) -> Position:
         """The outermost scope that this process opened for the trajectory; this one where it is right below another
         process's."""
-        above = self.parent
-        return self if above is None or above.is_remote else above.local_root
+        position: Position = self
+        while (above := position.parent) is not None and not above.is_remote:
+            position = above
+        return position
 
     @property
     def is_remote(self) -> bool:
@@ -204,14 +206,17 @@ class Scope(Position):
     def enter(self) -> Flow:
         """Make this scope current in the caller's flow, and return the flow as it was, for `leave`."""
         flow = current_flow()
-        # A trajectory starts a history of executions of its own.
-        set_flow(replace(flow, scope=self, execution=None if self.is_root else flow.execution, overrides=None))
-        self.belongs_to(claim_execution(self.root.execution))
-        if self.recorder.names_runs:
-            self._around = otel_context.get_current()
-            shared = self.run.shared_with_langfuse(self._around)
-            self._inside = set_span_in_context(NonRecordingSpan(self.context), shared)
-            otel_context.attach(self._inside)
+        try:  # a trajectory starts a history of executions of its own
+            set_flow(replace(flow, scope=self, execution=None if self.is_root else flow.execution, overrides=None))
+            self.belongs_to(claim_execution(self.root.execution))
+            if self.recorder.names_runs:
+                self._around = otel_context.get_current()
+                shared = self.run.shared_with_langfuse(self._around)
+                self._inside = set_span_in_context(NonRecordingSpan(self.context), shared)
+                otel_context.attach(self._inside)
+        except BaseException:  # nobody leaves what was not entered: all that comes later would be of this run
+            set_flow(flow)
+            raise
         return flow
 
     def belongs_to(self, execution: Execution) -> None:
