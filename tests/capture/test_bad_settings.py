@@ -139,3 +139,39 @@ def test_an_endpoint_that_is_no_url_is_reported_without_a_traceback(tmp_path: Pa
     assert "is not recorded" not in ran.stderr
     assert list((tmp_path / "outbox").glob("*.seg"))
     assert "Traceback" not in ran.stderr
+
+
+_STAMPED = """
+import logging, sys
+import httpx
+import arttrace
+class OfTheRun(logging.Filter):
+    def filter(self, record):
+        run = arttrace.current_trajectory()
+        record.run = run is not None
+        return True
+class Sent(logging.Handler):
+    def emit(self, record):
+        try:
+            httpx.post("http://127.0.0.1:9/v1/chat/completions", json={"said": record.getMessage()})
+        except httpx.ConnectError:
+            print(record.run, record.getMessage())
+handler = Sent()
+handler.addFilter(OfTheRun())
+logging.getLogger("arttrace").addHandler(handler)
+arttrace.update(tags=["first"])
+with arttrace.trajectory(name="second"):
+    pass
+"""
+
+
+@pytest.mark.parametrize("started", [[], ["-m", "arttrace", "run", "--quiet", "--", sys.executable]])
+def test_what_is_logged_of_settings_may_be_asked_which_run_it_is_of(started: list[str], tmp_path: Path) -> None:
+    """A filter that stamps each record with its run, or a handler that sends it, came to a lock that was held."""
+    program = tmp_path / "program.py"
+    program.write_text(_STAMPED)
+    env = {**os.environ, "ARTTRACE_DIR": str(tmp_path / "d"), "ARTTRACE_SAMPLED": "1"}
+    command = [sys.executable, *started, str(program)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    said = "arttrace: nothing reads ARTTRACE_SAMPLED. ARTTRACE_SAMPLE may be meant."
+    assert (done.stdout, done.stderr) == (f"{bool(started)} {said}\n", "")

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections import Counter
+from contextvars import ContextVar
 from types import TracebackType
 
 from arttrace.records.values.users_text import error_line
@@ -21,6 +22,8 @@ logger = logging.getLogger("arttrace")
 
 failures: Counter[str] = Counter()
 """How often each part of ours failed, by the part's name."""
+
+_held_back: ContextVar[list[logging.LogRecord] | None] = ContextVar("arttrace_held_back", default=None)
 
 _background: list[Exception] = []
 _lock = native_threads.allocate_lock()
@@ -70,6 +73,36 @@ def _count(part: str) -> int:
     with _lock:  # nothing in here may collect garbage: a finalizer may fail, and count itself
         failures[part] = count = failures.get(part, 0) + 1
     return count
+
+
+def _is_said_now(record: logging.LogRecord) -> bool:
+    held = _held_back.get()
+    if held is not None:
+        held.append(record)
+    return held is None
+
+
+logger.addFilter(_is_said_now)
+
+
+class SaidLater:
+    """`with SaidLater(), lock:` logs what is said in the block once the lock is free: a filter or handler of the user's
+    may ask which run it is in, or make a call of its own, and so come to the same lock."""
+
+    __slots__ = ("_is_outermost",)
+
+    def __enter__(self) -> None:
+        self._is_outermost = _held_back.get() is None
+        if self._is_outermost:
+            _held_back.set([])
+
+    def __exit__(self, *_: object) -> None:
+        held = _held_back.get()
+        if self._is_outermost and held is not None:
+            _held_back.set(None)
+            for record in held:
+                with contextlib.suppress(Exception):  # as in `failed`
+                    logger.handle(record)
 
 
 class Guard:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from arttrace.capture.base.entry_point import of_program
-from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.guard import Guard, SaidLater
 from arttrace.capture.base.ids import random_hex
 from arttrace.capture.base.remote_context import of_process
 from arttrace.capture.context.execution import Execution
@@ -75,7 +75,7 @@ def scope(kind: ScopeKind = "agent") -> Position | None:
     inherited = of_process()
     if kind == "trajectory" or (inherited is None and not _enabled):
         return None if inherited is None else remote_parent(inherited)
-    with _lock:
+    with SaidLater(), _lock:
         if _scope is None:
             recorder = lifecycle.recorder()
             if recorder.settings.disabled:

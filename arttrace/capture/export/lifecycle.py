@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
-from arttrace.capture.base.guard import Guard, logger
+from arttrace.capture.base.guard import Guard, SaidLater, logger
 from arttrace.capture.base.settings import NONE, Settings
 from arttrace.capture.export import summary
 from arttrace.system import native_threads
@@ -64,7 +64,7 @@ def settings_in_force() -> Settings:
 def configure(settings: Settings | None = None, *, renew: bool = False) -> Recorder:
     """Make the recorder (by the environment without `settings`), or with `renew` put another in its place."""
     global _recorder
-    with _lock:
+    with SaidLater(), _lock:
         if _recorder is not None and not renew:
             return _recorder
         from arttrace.capture.export.recorder import Recorder  # on first use: importing arttrace stays quick
