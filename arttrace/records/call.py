@@ -43,9 +43,11 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     another distribution than the policy's own (top_p, ...). `processed_logprobs`: the log-probabilities are those of
     the distribution that was sampled from, temperature included, not of temperature 1. `previous_response_id` is the
     response whose history this call continued; if that was captured, it is part of `messages`. `compacted`: the sender
-    says that the history was compacted. `collided`: other spans have the same id. `unreadable`: names of attributes
-    that were cut, or of which nothing could be read, so that a prompt, an answer or tools are missing, and what the
-    sender dropped. A call in progress ends at 0.
+    says that the history was compacted. `prompt_form` is "begun" where the last message is the beginning of the answer,
+    "several" where `messages` are so many prompts, with answers of their own. `collided`: other spans have the same id.
+    `unreadable`: names of attributes that were cut, or of which nothing could be read, so that a prompt, an answer or
+    tools are missing, what the sender dropped, and what of the prompt only the server has. A call in progress ends at
+    0.
     """
 
     span_id: str
@@ -66,6 +68,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     response_id: str | None = None
     previous_response_id: str | None = None
     compacted: bool = False
+    prompt_form: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     error: str | None = None

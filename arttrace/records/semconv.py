@@ -124,6 +124,7 @@ SAMPLING_SETTINGS: Final = "arttrace.request.sampling_settings"  # names of furt
 REQUEST_FIELDS: Final = "arttrace.request.fields"  # request fields that no other attribute gives back, as JSON
 REQUEST_FIELDS_LEFT_OUT: Final = "arttrace.request.fields_left_out"  # names of those that were too large
 PREVIOUS_RESPONSE_ID: Final = "arttrace.request.previous_response_id"  # the response whose history this one continues
+PROMPT_FORM: Final = "arttrace.request.prompt_form"  # "begun": its last message begins the answer; "several" prompts
 MESSAGES_KEPT: Final = "arttrace.request.messages_kept"  # names of request fields for messages that the server keeps
 ATTEMPT_EVENT: Final = "arttrace.attempt"  # an attempt that failed, with the status code or the error's type
 ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more than one

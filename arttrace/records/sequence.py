@@ -73,6 +73,8 @@ class NotTrained(StrEnum):
     CONTEXTS_DIFFER = "the two runs begin differently"
     OTHER_OF_PAIR = "the other run of its pair is left out"
     UNREADABLE = "messages that cannot be read"
+    BEGUN_ANSWER = "answers that the program began"
+    SEVERAL_PROMPTS = "answers to one of several prompts in a request"
     CUT_OFF = "answers that were cut off"
     CUT_SHORT = "answers cut short, which the format would give an end"
     CUT_CALL = "tool calls of answers that were cut short"

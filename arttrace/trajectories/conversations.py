@@ -25,7 +25,8 @@ class Conversation:
     A message that the caller put into an assistant's mouth is never a target; one that several branches share is a
     target in the first of them only. `unended` are the targets that something else than the model ended (the token
     limit, a filter): what a template puts behind them is not the model's. `fault` is why the targets are not to be
-    imitated: a call does not hold all that was asked or answered, or the only target was cut off.
+    imitated: a call does not hold all that was asked or answered, its answer goes on from what the program began or is
+    to one of several prompts, or the only target was cut off.
     """
 
     trajectory_id: str
@@ -169,8 +170,16 @@ def without_end(trajectory: Trajectory) -> tuple[set[str], set[str]]:
 
 
 def _fault(call: Call) -> NotTrained | None:
-    """Why what the call holds is not all that was asked or answered; None where it is."""
-    return NotTrained.TRUNCATED if call.truncated else NotTrained.UNREADABLE if call.unreadable else None
+    """Why what the call holds is not all that was asked or answered, or no answer of its own to it; None where it
+    is."""
+    if call.truncated:
+        return NotTrained.TRUNCATED
+    if call.error and not call.interrupted:  # as in `sequences`: some chunks could not be read, say
+        return NotTrained.ERROR
+    return NotTrained.UNREADABLE if call.unreadable else _FORMS.get(call.prompt_form)
+
+
+_FORMS: Mapping[str | None, NotTrained] = {"begun": NotTrained.BEGUN_ANSWER, "several": NotTrained.SEVERAL_PROMPTS}
 
 
 def _branch(leaf: MessageNode, nodes: dict[str, MessageNode]) -> list[MessageNode]:
@@ -208,7 +217,7 @@ def chat_message(message: Message) -> ChatMessage:
 def _shown(response: Any) -> str:
     """What a tool returned, as a model was shown it: of parts of text their text."""
     text = response if isinstance(response, str) else joined_text(response)
-    return json.dumps(response) if text is None else text
+    return json.dumps(response, ensure_ascii=False) if text is None else text
 
 
 def _object(arguments: str) -> Any:

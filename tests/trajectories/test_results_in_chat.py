@@ -88,3 +88,13 @@ def test_arguments_that_came_as_an_object_keep_their_order() -> None:
     [asked] = whole.chat()[-1]["tool_calls"]
     assert json.dumps(asked["function"]["arguments"]) == json.dumps(part["arguments"])
     assert [call.arguments for call in trajectory.tool_calls] == ['{"town":"Rome","at":{"hour":9,"day":1}}']
+
+
+def test_a_result_that_is_an_object_keeps_its_order_and_its_letters() -> None:
+    given = {"Straße": 1, "Ort": {"y": "München", "x": 2}}
+    run = Run()
+    asked = message("assistant", calls=(("c1", "look", "{}"),))
+    run.chat("one", [message("user", "Look."), asked, result("c1", given)], message("assistant", "Done."), at=1)
+    [trajectory] = build_trajectories(run.end())
+    [whole] = conversations(trajectory)
+    assert whole.chat()[2]["content"] == '{"Straße": 1, "Ort": {"y": "München", "x": 2}}'

@@ -262,6 +262,28 @@ def test_a_call_that_was_cut_where_it_was_recorded_is_named_too(cut: str) -> Non
     assert trajectory.unread == {f"no scope, chat: unreadable {name}": 1}
 
 
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"PROMPT_FORM": "begun"}, NotTrained.BEGUN_ANSWER),
+        ({"PROMPT_FORM": "several"}, NotTrained.SEVERAL_PROMPTS),
+        ({"error": "invalid_response: 1 chunks of the stream are no JSON objects"}, NotTrained.ERROR),
+    ],
+)
+def test_an_answer_that_is_none_to_the_messages_before_it_is_not_imitated(
+    asked: dict[str, str], why: NotTrained
+) -> None:
+    run = Run("r")
+    failure = asked.pop("error", "")
+    begun = [QUESTION, message("assistant", "It is")]
+    run.chat("one", begun, message("assistant", " 42 km."), at=1, **asked)
+    if failure:
+        run.spans[-1] = msgspec.structs.replace(run.spans[-1], status_code=2, status_message=failure)
+    [trajectory] = build_trajectories(run.end(at=20))
+    assert [unsupported(one) for one in conversations(trajectory)] == [why]
+    assert bool(sequences(trajectory)[1].trained_tokens) == (not failure), "token ids say what they say"
+
+
 LACKS = "no scope, chat: unreadable messages that the server keeps under "
 
 

@@ -245,6 +245,8 @@ def test_legacy_completions(words: str, echo: bool) -> None:
     request = {"model": "m", "prompt": ["one", "two"], "echo": echo, "n": 2 if "two" in words else 1, "suffix": "end"}
     decoded = run("/v1/completions", completion(request, words.split("-")), request)
     assert decoded.name == "text_completion m"
+    several = len(read(decoded, semconv.INPUT_MESSAGES)) > 1
+    assert decoded.attributes.get(semconv.PROMPT_FORM) == ("several" if several else None)
     end = {"type": "other", "value": {"type": "suffix", "suffix": "end"}}
     assert [message["parts"] for message in read(decoded, semconv.INPUT_MESSAGES)] == [
         [{"type": "text", "content": prompt}, end] for prompt in ("one", "two")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from arttrace.records import semconv
 from arttrace.records.values.tokens import decode_logprobs, decode_token_ids
 from arttrace.wire import Decoded, Exchange
+from arttrace.wire.apis.anthropic_messages import decode_messages
 from arttrace.wire.apis.chat import decode_chat
 from arttrace.wire.compression import decompress
 from arttrace.wire.sse import event_data
@@ -247,6 +248,24 @@ def test_a_stream_cut_anywhere_keeps_whole_chunks_and_says_so(cut: int) -> None:
 def test_a_stream_read_to_done_is_whole_however_the_response_was_closed(ending: Any) -> None:
     decoded = decode(sse({"choices": [{"index": 0, "delta": {"content": "a"}}]}), headers=STREAM, ending=ending)
     assert semconv.INTERRUPTED not in decoded.attributes
+
+
+@pytest.mark.parametrize(
+    ("last", "beside", "begun"),
+    [
+        ({"role": "assistant", "content": "{"}, {"continue_final_message": True}, True),
+        ({"role": "assistant", "content": "{", "prefix": True}, {}, True),
+        ({"role": "assistant", "content": "{"}, {}, False),  # after which OpenAI and vLLM begin another message
+        ({"role": "user", "content": "{", "prefix": True}, {"continue_final_message": True}, False),
+    ],
+)
+def test_a_request_that_begins_the_answer_says_so(last: dict[str, Any], beside: dict[str, Any], begun: bool) -> None:
+    request = {"messages": [{"role": "user", "content": "json"}, last], **beside}
+    asked = Exchange(json.dumps(request).encode())
+    assert decode_chat(asked).attributes.get(semconv.PROMPT_FORM) == ("begun" if begun else None)
+    of_anthropic = Exchange(json.dumps({"messages": request["messages"]}).encode(), path="/v1/messages")
+    found = decode_messages(of_anthropic).attributes.get(semconv.PROMPT_FORM)
+    assert found == ("begun" if last["role"] == "assistant" else None)
 
 
 def test_a_server_that_ends_the_stream_too_early_is_noticed() -> None:

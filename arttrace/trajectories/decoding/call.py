@@ -41,6 +41,7 @@ class _Attributes(msgspec.Struct, gc=False):
     sampling: str | None = _named(semconv.SAMPLING)
     response_id: str | None = _named(semconv.RESPONSE_ID)
     previous_response_id: str | None = _named(semconv.PREVIOUS_RESPONSE_ID)
+    prompt_form: str | None = _named(semconv.PROMPT_FORM)
     messages_kept: Any = _named(semconv.MESSAGES_KEPT)
     compacted: bool | None = _named(semconv.CONVERSATION_COMPACTED)
     input_tokens: Any = _named(semconv.USAGE_INPUT_TOKENS)
@@ -92,6 +93,7 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
         response_id=said.response_id or None,
         previous_response_id=said.previous_response_id or None,
         compacted=said.compacted is True,
+        prompt_form=said.prompt_form or None,
         input_tokens=whole_number(said.input_tokens),
         output_tokens=whole_number(said.output_tokens),
         error=span_error(span),

@@ -19,7 +19,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import finish_reason
-from arttrace.records.values.lenient_json import json_object
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.anthropic_chat import chat_messages, chat_tools
@@ -47,6 +47,8 @@ def decode_messages(exchange: Exchange, *, content: bool = True, limit: int = 8 
     if exchange.path.endswith((":streamRawPredict", "/invoke-with-response-stream")):
         span.put(semconv.REQUEST_STREAM, True)
     span.put_text(semconv.PREVIOUS_RESPONSE_ID, json_object(request.get("thread")).get("previous_message_id"))
+    if [message.get("role") for message in json_objects(request.get("messages"))][-1:] == ["assistant"]:
+        span.put(semconv.PROMPT_FORM, "begun")
     tools = chat_tools(request.get("tools"))
     if tools:
         span.put_json(semconv.TOOL_DEFINITIONS, tools)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from arttrace.records import semconv
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.completion_response import Completion, read_completion, read_stream
 from arttrace.wire.exchange import Exchange
@@ -14,9 +17,25 @@ from arttrace.wire.sse import event_data
 def decode_chat(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
     """Decode one exchange of chat completions; `wire.decode` says what the options mean."""
     span = SpanDraft(exchange, operation=semconv.OPERATION_CHAT, api="chat_completions", content=content, limit=limit)
-    span.put_messages(semconv.INPUT_MESSAGES, parse_messages(span.request().get("messages")))
+    request = span.request()
+    span.put_messages(semconv.INPUT_MESSAGES, parse_messages(request.get("messages")))
+    span.put(semconv.PROMPT_FORM, "begun" if _begins_the_answer(request) else None)
     completion = read_answer(span)
     return span.decoded(put_answer(span, completion) if isinstance(completion, Completion) else completion)
+
+
+_PREFIX = ("prefix", "partial")
+"""Of a message: that the answer goes on from it. Source: the chat completions of DeepSeek and Mistral, of Moonshot."""
+
+
+def _begins_the_answer(request: dict[str, Any]) -> bool:
+    """Whether the last message is the beginning of the answer: in vLLM's words, or in those of others."""
+    last = json_objects(request.get("messages"))[-1:]
+    return any(
+        one.get("role") == "assistant"
+        and (request.get("continue_final_message") is True or any(one.get(name) is True for name in _PREFIX))
+        for one in last
+    )
 
 
 def read_answer(span: SpanDraft) -> Completion | Failure | None:

@@ -22,7 +22,9 @@ def decode_completion(exchange: Exchange, *, content: bool = True, limit: int = 
         exchange, operation=semconv.OPERATION_TEXT_COMPLETION, api="completions", content=content, limit=limit
     )
     request = span.request()
-    span.put_messages(semconv.INPUT_MESSAGES, prompt_messages(request))
+    prompts = prompt_messages(request)
+    span.put_messages(semconv.INPUT_MESSAGES, prompts)
+    span.put(semconv.PROMPT_FORM, "several" if prompts and len(prompts) > 1 else None)
     completion = read_answer(span)
     if not isinstance(completion, Completion):
         return span.decoded(completion)
