@@ -285,7 +285,7 @@ class BaseLearner(ABC):
                     "larger --kl-weight; or raise --max-kl.",
                 )
         seen, far = total(torch.tensor([tally.targets, tally.far], dtype=torch.float64)).tolist()
-        if tally.optimizer_steps == 0 and far and far == seen and not self.config.kl_weight:
+        if tally.optimizer_steps == 0 and far and far == seen:
             raise NotFinite("The policy has moved too far from every token since it was sampled.", FRESHER)
         gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
         if not all(torch.isfinite(gradient).all() for gradient in gradients):

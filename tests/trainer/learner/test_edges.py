@@ -81,14 +81,16 @@ def test_the_largest_reward_moves_the_policy(base_model: Path, engine: str) -> N
 
 
 @pytest.mark.parametrize("sampled", [-800.0, -30.0])
-@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
 @pytest.mark.parametrize("engine", ["packed", "trl"])
-@pytest.mark.parametrize("loss", ["dapo", "grpo", "gspo"])
+@pytest.mark.parametrize(
+    ("loss", "kl_weight"), [*((loss, kl) for loss in ("dapo", "grpo", "gspo") for kl in (0.0, 0.1)), ("cispo", 0.1)]
+)
 def test_a_token_that_was_sampled_by_a_policy_far_away_costs_no_other(
     base_model: Path, engine: str, loss: str, kl_weight: float, sampled: float
 ) -> None:
-    """Its ratio is above e^20, or no number at all: with an advantage below 0 nothing bounds what it does to a step."""
-    settings = {"loss": loss, "kl_weight": kl_weight, "use_bias_correction_kl": False}
+    """Its ratio is above e^20, or no number at all: with an advantage below 0 nothing bounds what it does to a step,
+    and nor does anything in a KL term that is multiplied by it."""
+    settings = {"loss": loss, "kl_weight": kl_weight, "use_bias_correction_kl": loss == "cispo"}
     learner, gradients = make_learner(base_model, engine, **settings)
     reference = Reference(base_model, trainable(learner))
     near = near_policy(
@@ -104,9 +106,12 @@ def test_a_token_that_was_sampled_by_a_policy_far_away_costs_no_other(
     assert_gradients(gradients[0], reference)
 
 
+@pytest.mark.parametrize(("loss", "kl_weight"), [("dapo", 0.0), ("dapo", 0.1), ("cispo", 0.1)])
 @pytest.mark.parametrize("engine", ["packed", "trl"])
-def test_a_step_of_tokens_from_far_away_alone_is_refused(base_model: Path, engine: str) -> None:
-    learner, _ = make_learner(base_model, engine, loss="dapo")
+def test_a_step_of_tokens_from_far_away_alone_is_refused(
+    base_model: Path, engine: str, loss: str, kl_weight: float
+) -> None:
+    learner, _ = make_learner(base_model, engine, loss=loss, kl_weight=kl_weight)
     before = trainable(learner)
     far = msgspec.structs.replace(sequence((1, 47), (0, 1)), logprobs=(None, -800.0))
     with pytest.raises(NotFinite, match="The policy has moved too far from every token"):

@@ -50,15 +50,14 @@ class LossTerms:
 
 def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Tensor, before: Before) -> LossTerms:
     """The terms of one micro-batch, under `config.loss`, `config.importance` and `config.kl_weight`."""
-    shift = logps - before.old
-    of_token = shift.clamp(max=FARTHEST).exp()
-    ratio = of_token
+    own = logps - before.old
+    shift, ratio = own, (of_token := own.clamp(max=FARTHEST).exp())
     if config.ratio_of_trajectory:
         assert before.trajectory_shift is not None
         # One ratio per trajectory; each token carries its share of the ratio's gradient.
         shift = before.trajectory_shift + logps - logps.detach()
         ratio = shift.clamp(max=FARTHEST).exp()
-    far = is_far(config, shift.detach())
+    far = is_far(config, shift.detach(), own.detach())
     low, high = config.clip_range
     if config.loss == "cispo":
         weight = ratio.detach().clamp(max=config.cispo_max_ratio)
@@ -86,10 +85,12 @@ def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Ten
     return LossTerms(loss, ratio, clipped & ~far, masked, far, kl.detach())
 
 
-def is_far(config: LearnerConfig, shift: torch.Tensor) -> torch.Tensor:
-    """Which targets have no term, by the logarithm of their ratio: where a loss bounds the ratio of a token that is to
-    become likelier alone, one that is to become less likely would outweigh all others."""
-    return shift > FARTHEST if config.loss != "cispo" else torch.zeros_like(shift, dtype=torch.bool)
+def is_far(config: LearnerConfig, shift: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Which targets have no term, by the logarithm of the ratio in the loss and that of the token's `own`: where a loss
+    bounds the ratio of a token that is to become likelier alone, one that is to become less likely would outweigh all
+    others; and so would any by a KL term that is multiplied by its ratio."""
+    far = shift > FARTHEST if config.loss != "cispo" else torch.zeros_like(own, dtype=torch.bool)
+    return far | (own > FARTHEST) if config.kl_weight and config.use_bias_correction_kl else far
 
 
 def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:

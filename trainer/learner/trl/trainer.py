@@ -188,7 +188,8 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         """The inputs of this pass: targets whose ratio is too large to be computed with have no weight in it, and 1
         as their ratio."""
         shift = self._shift(inputs, logps)
-        far = is_far(self.learner_config, shift).expand_as(logps) & (inputs["tool_mask"] > 0)
+        own = logps - inputs["old_per_token_logps"]
+        far = is_far(self.learner_config, shift, own).expand_as(logps) & (inputs["tool_mask"] > 0)
         self.tally.far += int(far.sum())
         changed = {
             "tool_mask": inputs["tool_mask"].masked_fill(far, 0.0),
