@@ -186,6 +186,13 @@ class ImportedRun:
             kind=3,
         )
 
+    def exchange(self, key: Any, attributes: Mapping[str, Any], *, start_ns: int | None, end_ns: int | None) -> SpanRow:
+        """A model call by what is captured of its request and its answer."""
+        start = self._next if start_ns is None else start_ns
+        name = f"chat {attributes.get(semconv.REQUEST_MODEL, '')}".strip()
+        end = max(end_ns or start + SECOND, start)
+        return self._span(("call", key), name, self.root_id, start, end, attributes, kind=3)
+
     def results(
         self, messages: Sequence[Mapping[str, Any]], answer: int, *, agent: str | None = None, end_ns: int | None = None
     ) -> Iterator[SpanRow]:

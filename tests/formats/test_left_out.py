@@ -45,9 +45,11 @@ ATIF = {
     ],
 }  # fmt: skip
 ART = {
-    "messages_and_choices": [*ASKED, {"message": {"role": "assistant", "content": "yo"}, "finish_reason": "stop"}],
-    "reward": 1.0, "exchanges": [{}, {}],
-}  # fmt: skip
+    "trajectories": [
+        {"messages_and_choices": [*ASKED, {"message": {"role": "assistant", "content": "yo"}, "finish_reason": "stop"}]}
+    ],
+    "exceptions": [{}, {}],
+}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ ART = {
             {"annotations without a score": 1},
         ),
         (ATIF, {"sub-agents in other files": 1}),
-        (ART, {"exchanges": 2}),
+        (ART, {"rollouts that failed": 2}),
         ({**SWE, "reward": "good"}, {"rewards that are no numbers": 1}),
         (
             {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "reward": 10**400},
@@ -80,12 +82,12 @@ def test_what_no_record_holds_is_counted(item: dict[str, Any], left_out: dict[st
 
 def test_it_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
-    file.write_bytes(lines(ART, {**ART, "exchanges": [{}]}))
+    file.write_bytes(lines(ART, {**ART, "exceptions": [{}]}))
     done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(tmp_path / "data")])
     assert done.exit_code == 0, "nothing was refused"
-    assert "  left out: exchanges (3)\n" in done.stderr
+    assert "  left out: rollouts that failed (3)\n" in done.stderr
     shown = CliRunner().invoke(cli, ["import", str(file), "--json", "--dir", str(tmp_path / "data")])
-    assert json.loads(shown.stdout)[0]["left_out"] == {"exchanges": 3}
+    assert json.loads(shown.stdout)[0]["left_out"] == {"rollouts that failed": 3}
 
 
 def test_what_another_agents_atif_says_beside_its_steps_is_kept() -> None:

@@ -24,6 +24,7 @@ _TOO_LONG = f"it has over {MAX_ITEM_BYTES >> 20} MiB"
 _AT_ONCE = 16 << 20
 """Files up to this size are read whole."""
 _PIECE = 1 << 20
+_BESIDE = frozenset({"custom_id", "strings"})
 _UTF8_MARK = b"\xef\xbb\xbf"
 _HEAD = 4096
 _NO_JSON = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -157,9 +158,10 @@ def _items(document: Any, behind: _Behind) -> Iterator[Item]:
 
 
 def _page(document: Any) -> tuple[list[Any], bool]:
-    """The items of a list, or of a page of an API's answer and whether there is a next one, or the document itself."""
+    """The items of a list, or of a page of an API's answer and whether there is a next one, or the document itself: a
+    line of a batch, or ART's compact form, whose data are read with what stands beside them."""
     has_more = False
-    if isinstance(document, dict) and isinstance(document.get("data"), list) and "custom_id" not in document:
+    if isinstance(document, dict) and isinstance(document.get("data"), list) and not _BESIDE & document.keys():
         has_more = document.get("has_more") is True or bool(document.get("next_cursor"))
         document = document["data"]
     return document if isinstance(document, list) else [document], has_more

@@ -1,38 +1,72 @@
-"""Trajectories of OpenPipe's ART: groups of `messages_and_choices` (JSON), and the rows of its Parquet logs. Pure.
+"""Trajectories of OpenPipe's ART: groups of `messages_and_choices` or of `exchanges`, as JSON, and rows of its
+Parquet logs. Pure.
 
-A choice, or a row's message that is `trainable`, is an answer of the run. What `arttrace dataset --format art` wrote
-comes back with its trajectory ids.
+A choice, or a row's message that is `trainable`, is an answer of the run; so is that of each exchange, in the order of
+time. What `arttrace dataset --format art` wrote comes back with its trajectory ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
+from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
+from arttrace.formats.systems.exchanges import ANTHROPIC, CHAT, attributes_of
 from arttrace.records import semconv
+from arttrace.records.message import canonical_json
 from arttrace.records.values.lenient_json import json_object, read_json
+from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.wire.apis.anthropic_messages import TOKENS_FIELD
 
 KIND = "art trajectories"
+_APIS = {"chat_completions": CHAT, "completions": "/completions", "responses": "/responses", "messages": ANTHROPIC}
+"""The lists of `exchanges`, and the paths of their APIs."""
+_COMPACT, _COMPACT_VERSION = "art.trajectories", 1
+_LARGEST = 1 << 30
+"""Characters that a compact form may stand for."""
 _TOKEN = "token_id:"
 _VERSIONS = ("initial_policy_version", "final_policy_version")
 _OF_GROUP = ("group_metadata", "group_metrics", "group_logs")
 
 
 def recognises(item: dict[str, Any]) -> bool:
-    """Whether this is a group, a trajectory, or a row of a Parquet log."""
+    """Whether this is a group, a trajectory, their compact form, or a row of a Parquet log."""
+    if item.get("format") == _COMPACT:
+        return True
+    item = _own(item)
     if isinstance(item.get("trajectories"), list):
-        return any(isinstance(one, dict) and "messages_and_choices" in one for one in item["trajectories"])
-    return "messages_and_choices" in item or ("group_index" in item and "messages" in item)
+        return any(isinstance(one, dict) and _is_trajectory(one) for one in item["trajectories"])
+    return _is_trajectory(item) or ("group_index" in item and "messages" in item)
+
+
+def _is_trajectory(item: dict[str, Any]) -> bool:
+    exchanges = item.get("exchanges")
+    return "messages_and_choices" in item or (isinstance(exchanges, dict) and any(api in exchanges for api in _APIS))
+
+
+def _own(item: dict[str, Any]) -> dict[str, Any]:
+    """The group or the trajectory itself, where ART put it beside the token ids that it made of it."""
+    inner = item.get("trajectory_group", item.get("trajectory"))
+    return inner if isinstance(inner, dict) else item
 
 
 def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
     """The runs of an item; those of one group are a group here, named by its metadata, or by its file and its place in
-    it: groups of other files are others."""
+    it: groups of other files are others. Raises ValueError where a run of it cannot be read."""
+    if item.get("format") == _COMPACT:
+        whole = _expanded(item)
+        several = whole if isinstance(whole, list) else None
+        for at, one in enumerate([whole] if several is None else several, 1):
+            if not isinstance(one, dict) or not recognises(one):
+                raise ValueError(f"its kind is {item.get('kind')!r}, which is no trajectory, and of no run")
+            yield from records(one, source, place if several is None else f"{place} {at}", ids)
+        return
+    item = _own(item)
     members = item.get("trajectories")
     shared = _object(item.get("metadata")) if isinstance(members, list) else {}
     group = shared.get("group", shared.get("scenario", f"{source} {place}"))
@@ -47,6 +81,32 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
         yield from _run(one, source, [group, at] if isinstance(members, list) else [place], group, ids, of_group or one)
     failed = item.get("exceptions")
     yield from (LeftOutItem("rollouts that failed") for _ in (failed if isinstance(failed, list) else ()))
+
+
+def _expanded(item: dict[str, Any]) -> Any:
+    """What a compact form stands for: its texts stand in a table beside it. Raises ValueError for another version."""
+    if item.get("version") != _COMPACT_VERSION or not isinstance(strings := item.get("strings"), dict):
+        raise ValueError(f"version {item.get('version')!r} of ART's compact trajectories is not known")
+    room = _LARGEST
+
+    def text(value: str) -> str:
+        nonlocal room
+        found: str = strings.get(value, value)
+        room -= len(found)
+        if room < 0:
+            raise ValueError(f"it stands for more than {_LARGEST >> 30} GiB of text")
+        return found
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, str):
+            return text(value)
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        return {text(name): whole(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+    if not all(isinstance(one, str) for one in strings.values()):
+        raise ValueError("the table of its texts holds something else")
+    return whole(item.get("data"))
 
 
 def _run(
@@ -65,7 +125,11 @@ def _run(
     scenario = metadata.pop("scenario", None)
     tags = str(metadata.pop("tags", "") or "")
     id = own if isinstance(own, str) else None
-    run = ImportedRun(source, id or ids.next(source, [place, item]), name=source, trajectory_id=id)
+    exchanges = _exchanges(item)
+    began = exchanges[0].start_ns or None if exchanges else None
+    key = id or ids.next(source, [place, item])
+    run = ImportedRun(source, key, name=source, start_ns=began, trajectory_id=id)
+    yield from _calls(run, exchanges)
     histories = [item, *(one for one in item.get("additional_histories") or [] if isinstance(one, dict))]
     result: Any = None
     for number, history in enumerate(histories):
@@ -73,7 +137,7 @@ def _run(
         if number:
             agent, spans = run.agent(str(number), f"history {number}")
             yield from spans
-        said = history.get("messages_and_choices", history.get("messages"))
+        said = history.get("messages_and_choices", history.get("messages", []))
         if not isinstance(said, list):
             raise ValueError("a trajectory has no list of messages and choices")
         offered = history.get("tools")
@@ -104,8 +168,77 @@ def _run(
         },
     )
     yield from run.rewards({"reward": item.get("reward")})
-    exchanges = item.get("exchanges")
-    yield from (LeftOutItem("exchanges") for _ in (exchanges if isinstance(exchanges, list) else ()))
+
+
+class _Exchange(NamedTuple):
+    """A call as ART captured it, in the order in which a run's stand. Times are 0 where there is none."""
+
+    start_ns: int
+    end_ns: int
+    place: tuple[str, int]
+    request: dict[str, Any]
+    response: dict[str, Any]
+
+
+def _exchanges(item: Mapping[str, Any]) -> list[_Exchange]:
+    """Those of a trajectory, of all APIs. Raises ValueError where one is none."""
+    given = item.get("exchanges") or {}
+    lists = {api: given.get(api) or [] for api in _APIS} if isinstance(given, dict) else {"exchanges": given}
+    if not isinstance(given, dict) or not all(isinstance(one, list) for one in lists.values()):
+        raise ValueError("its exchanges are no lists, one for each API")
+    found: list[_Exchange] = []
+    for api, several in lists.items():
+        for at, one in enumerate(several):
+            request, response = (one.get("request"), one.get("response")) if isinstance(one, dict) else (None, None)
+            if not isinstance(request, dict) or not isinstance(response, dict):
+                raise ValueError(f"exchange {at} of {api} is no request with its response")
+            start, end = time_ns(one.get("start_time")), time_ns(one.get("end_time"))
+            found.append(_Exchange(start or 0, end or 0, (api, at), request, response))
+    return sorted(found, key=lambda one: one[:3])
+
+
+def _calls(run: ImportedRun, exchanges: Sequence[_Exchange]) -> Iterator[Read]:
+    """The calls, and before each the results of tools that failed."""
+    seen = set[bytes]()
+    for one in exchanges:
+        api = _APIS[one.place[0]]
+        messages = _messages(one.request) if api in (CHAT, ANTHROPIC) else None
+        attributes, _ = attributes_of(one.request, messages, _with_tokens(one.response, api), api)
+        new = [message for message in messages or () if canonical_json(message) not in seen]
+        seen.update(map(canonical_json, new))
+        yield from unread_parts(new)
+        chats = whole_conversation(messages or ())
+        answers = [at for at, chat in enumerate(chats) if chat.get("role") == "assistant"]
+        if new and answers:
+            yield from run.results(chats, answers[-1], end_ns=one.start_ns or None)
+        yield run.exchange(one.place, attributes, start_ns=one.start_ns or None, end_ns=one.end_ns or None)
+
+
+def _messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = request.get("messages")
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+        raise ValueError("a request has no list of messages")
+    return found
+
+
+def _with_tokens(response: dict[str, Any], api: str) -> dict[str, Any]:
+    """A response with its token ids where they are captured: ART has servers write them in places of its own."""
+    if api == ANTHROPIC:
+        tokens = {name: response.get(name) for name in ("prompt_token_ids", "token_ids", "logprobs")}
+        return {TOKENS_FIELD: tokens, **response} if any(tokens.values()) else response
+    if api == "/responses":
+        ids, logprobs = _pairs(response.get("raw_output_tokens"))
+        return {"output_messages": [{"tokens": ids, "logprobs": logprobs}], **response} if ids else response
+    choices = response.get("choices")
+    if not isinstance(choices, list):
+        return response
+    return {**response, "choices": [_choice_with_tokens(one) if isinstance(one, dict) else one for one in choices]}
+
+
+def _choice_with_tokens(choice: dict[str, Any]) -> dict[str, Any]:
+    logprobs = json_object(choice.get("logprobs"))
+    ids, _ = _pairs(logprobs.get("content") or [{"token": token} for token in logprobs.get("tokens") or []])
+    return {**choice, "token_ids": ids} if ids and choice.get("token_ids") is None else choice
 
 
 def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
@@ -123,19 +256,24 @@ def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
 
 
 def _tokens(choice: Mapping[str, Any]) -> dict[str, Any]:
-    content = json_object(choice.get("logprobs")).get("content")
-    if not isinstance(content, list) or not content:
-        return {}
-    tokens = [one.get("token") for one in content if isinstance(one, dict)]
-    ids = [
-        int(number)
-        for token in tokens
-        if isinstance(token, str) and token.startswith(_TOKEN) and (number := token[len(_TOKEN) :]).isdecimal()
-    ]
-    values = [one.get("logprob") for one in content if isinstance(one, dict)]
-    if len(ids) != len(content) or not all(isinstance(value, (int, float)) for value in values):
+    ids, values = _pairs(json_object(choice.get("logprobs")).get("content"))
+    if not ids or not all(isinstance(value, (int, float)) for value in values):
         return {}
     return {semconv.TOKEN_IDS: encode_token_ids(ids), semconv.LOGPROBS: encode_logprobs(values)}
+
+
+def _pairs(content: Any) -> tuple[list[int], list[Any]]:
+    """The ids of sampled tokens, each with its log-probability; none where one of them has no id."""
+    pairs = [one if isinstance(one, dict) else {} for one in content] if isinstance(content, list) else []
+    ids = [_token_id(one.get("token_id", one.get("token"))) for one in pairs]
+    known = [id for id in ids if id is not None]
+    return (known, [one.get("logprob") for one in pairs]) if len(known) == len(pairs) else ([], [])
+
+
+def _token_id(token: Any) -> int | None:
+    if isinstance(token, str) and token.startswith(_TOKEN) and (number := token[len(_TOKEN) :]).isdecimal():
+        return int(number)
+    return token if type(token) is int else None
 
 
 def _json(value: Any) -> Any:

@@ -35,7 +35,7 @@ from arttrace.records.values.lenient_json import json_object
 from arttrace.wire import Exchange, decode
 
 KIND = "exchanges"
-_CHAT, _ANTHROPIC = "/chat/completions", "/v1/messages"
+CHAT, ANTHROPIC = "/chat/completions", "/v1/messages"
 _OF_THE_WIRE = (semconv.HTTP_STATUS_CODE, semconv.TRAJECTORY_ID)
 """What a pair in a file does not say: it has no status, and it is of the run that its history says."""
 
@@ -66,7 +66,7 @@ class Exchanges:
         api = _api_of(response) if isinstance(response, dict) else None
         if not isinstance(request, dict) or not isinstance(response, dict) or messages is None or api is None:
             raise ValueError("no request with messages and response with choices, content or an error")
-        attributes, error = _read(request, messages, response, api)
+        attributes, error = attributes_of(request, messages, response, api)
         own = self._ids.next(self._source, item, numbers_the_first=True)
         trace_id, known = self._run(messages, own)
         # Within one second the longer history is the later one.
@@ -106,26 +106,28 @@ class Exchanges:
 def _api_of(response: dict[str, Any]) -> str | None:
     """The path of the API that answers so; None where nothing is answered."""
     if isinstance(response.get("choices"), list):
-        return _CHAT
+        return CHAT
     if (isinstance(response.get("content"), list) and "usage" in response) or response.get("type") in (
         "message",
         "error",
     ):
-        return _ANTHROPIC
-    return _CHAT if response.get("error") else None
+        return ANTHROPIC
+    return CHAT if response.get("error") else None
 
 
-def _read(
-    request: dict[str, Any], messages: Sequence[dict[str, Any]], response: dict[str, Any], api: str
+def attributes_of(
+    request: dict[str, Any], messages: Sequence[dict[str, Any]] | None, response: dict[str, Any], api: str
 ) -> tuple[Attributes, str]:
-    """What is captured of such an exchange, and why it failed."""
-    asked = {**request, "messages": [plain(message) for message in messages]}
-    if api == _CHAT:
-        asked["messages"] = whole_conversation(asked["messages"])
+    """What is captured of such an exchange, and why it failed. `api` is the path of its API; requests of those without
+    messages have None. Raises ValueError where the response is none of that API's."""
+    asked = request
+    if messages is not None:
+        sent = [plain(message) for message in messages]
+        asked = {**request, "messages": whole_conversation(sent) if api == CHAT else sent}
     exchange = Exchange(msgspec.json.encode(asked), 200, {}, msgspec.json.encode(response), path=api)
     decoded = decode(exchange, limit=sys.maxsize)
     found = {name: value for name, value in decoded.attributes.items() if name not in _OF_THE_WIRE}
-    if isinstance(request.get("tools"), list):
+    if messages is not None and isinstance(request.get("tools"), list):
         found[semconv.TOOL_DEFINITIONS] = tools(request["tools"])
     if decoded.failure is None:
         return found, ""
