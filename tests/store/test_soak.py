@@ -4,14 +4,13 @@ nothing; `benchmarks/collector.py --soak` shows the same of a whole collector ov
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROUNDS, SPANS = 100, 8192
+ROUNDS, SPANS = 200, 8192
 
 LOADER = f"""
 import json, os, sys
@@ -48,11 +47,12 @@ print(json.dumps(sizes))
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_at_the_end_of_a_soak_is_at_most_a_tenth_above_that_at_a_fifth_of_it(tmp_path: Path) -> None:
-    """Medians over a tenth of the soak, in which what waits in memory is written to the file about once."""
+    """The least of 30 rounds each: what waits in memory is written to the file once in about 25, after which it is
+    least; between, DuckDB takes up to three times as much, at rounds of its own choice."""
     done = subprocess.run(
-        [sys.executable, "-c", LOADER, str(tmp_path)], capture_output=True, text=True, check=True, timeout=1800
+        [sys.executable, "-c", LOADER, str(tmp_path)], capture_output=True, text=True, check=True, timeout=3600
     )
     sizes = json.loads(done.stdout)
-    early, late = (statistics.median(sizes[start : start + ROUNDS // 10]) for start in (15, 90))
+    early, late = (min(sizes[start : start + 30]) for start in (25, 170))
     print(f"{ROUNDS * SPANS:,} spans: {early / 1e6:.0f} MB around a fifth, {late / 1e6:.0f} MB around the end")
     assert late <= 1.1 * early, [round(size / 1e6) for size in sizes]
