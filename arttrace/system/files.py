@@ -7,11 +7,14 @@ import errno
 import os
 import secrets
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from arttrace.system.errors import ArttraceError
+
+_FAR = (500, 200)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -54,6 +57,30 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def far_duplicate(fd: int) -> int:
+    """The same file once more, by a number far from those that the system gives to whoever opens one.
+
+    For what stays open: a program may close all files of its process, as daemons do, or one of them twice, and others
+    open theirs in their place. Where so many numbers are not allowed it is one above the standard streams'.
+    """
+    if sys.platform == "win32":
+        return os.dup(fd)
+    import fcntl
+
+    for lowest in _FAR:
+        with contextlib.suppress(OSError):
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+def far_descriptor(fd: int) -> int:
+    """The same, in the place of `fd`."""
+    try:
+        return far_duplicate(fd)
+    finally:
+        os.close(fd)
 
 
 def not_written(output: Path | None, error: OSError) -> ArttraceError:

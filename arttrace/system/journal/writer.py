@@ -6,13 +6,12 @@ import contextlib
 import errno
 import os
 import secrets
-import sys
 import time
 import weakref
 from pathlib import Path
 
 from arttrace.system import native_threads
-from arttrace.system.files import directory_bytes
+from arttrace.system.files import directory_bytes, far_descriptor, far_duplicate
 from arttrace.system.journal import lock
 from arttrace.system.journal.frames import HEADER, encode_frame
 from arttrace.system.journal.reader import OPEN_SUFFIX, SEALED_SUFFIX
@@ -102,7 +101,10 @@ class JournalWriter:
                 self._last_sync = time.monotonic()
                 segment = self._path
                 if self._fd is not None and self._dirty:
-                    self._synced_fd, self._dirty = os.dup(self._fd), False
+                    try:
+                        self._synced_fd, self._dirty = far_duplicate(self._fd), False
+                    except OSError as error:
+                        self._end_if_closed(self._fd, error)
             if self._synced_fd is not None:
                 self._sync_beside_appends(self._synced_fd, segment)
             with self._lock:
@@ -135,9 +137,12 @@ class JournalWriter:
         try:
             self._write(self._current(), frames)
         except OSError as error:
-            if error.errno != errno.EFBIG or self._payloads == 0:
+            if error.errno == errno.EFBIG and self._payloads:
+                self._seal()  # the file is as large as it may be, the disk is not full
+            elif self._fd is not None:
+                self._end_if_closed(self._fd, error)
+            else:
                 raise
-            self._seal()  # the file is as large as it may be, the disk is not full
             self._write(self._current(), frames)
 
     def _tell_failure(self) -> None:
@@ -153,7 +158,7 @@ class JournalWriter:
         tighten(self.directory)
         name = f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
         path = self.directory / f"{name}{OPEN_SUFFIX}"
-        fd = _above_standard_streams(
+        fd = far_descriptor(
             os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         )
         try:
@@ -173,8 +178,9 @@ class JournalWriter:
         try:
             while written < len(frames):
                 written += os.write(fd, frames[written:] if written else frames)
-        except OSError:
-            self._take_back(fd)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                self._take_back(fd)
             raise
         self._size += len(frames)
         self._room -= len(frames)
@@ -209,8 +215,11 @@ class JournalWriter:
         try:
             _datasync(self._fd)
         except OSError as error:
-            self._failed = error
-            self._end_segment(self._fd)
+            if error.errno == errno.EBADF:
+                self._end_if_closed(self._fd, error)
+            else:
+                self._failed = error
+                self._end_segment(self._fd)
         self._dirty = False
 
     def _seal(self) -> None:
@@ -220,16 +229,30 @@ class JournalWriter:
 
     def _end_segment(self, fd: int) -> None:
         self._fd, self._dirty = None, False
-        os.close(fd)
+        try:
+            os.close(fd)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
         with contextlib.suppress(OSError):  # a reader took it in and removed it just now; or either name will do
             self._path.rename(self._path.with_suffix(SEALED_SUFFIX))
+
+    def _end_if_closed(self, fd: int, error: OSError) -> None:
+        """Where the program has closed this file with all others it has, what was written stands in the segment, which
+        ends; any other error is raised."""
+        if error.errno != errno.EBADF:
+            raise error
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb+") as file:
+            _datasync(file.fileno())
+        self._end_segment(fd)
 
     def _after_fork_in_child(self) -> None:
         # The lock may have been held by a thread that does not exist here, and the segment is the parent's.
         self._lock, self._syncing = native_threads.Lock(), native_threads.Lock()
         for fd in (self._fd, self._synced_fd):
             if fd is not None:
-                os.close(fd)
+                with contextlib.suppress(OSError):
+                    os.close(fd)
         self._synced_fd = None
         self._fd, self._dirty, self._room, self._failed = None, False, 0, None
 
@@ -252,19 +275,6 @@ def _make_directory(directory: Path) -> None:
     _make_directory(directory.parent)
     make_directory(directory)
     _sync_directory(directory.parent)
-
-
-def _above_standard_streams(fd: int) -> int:
-    """The same file by a number that no standard stream has: where those are closed, others still write to them, and
-    open what they like in their place."""
-    if sys.platform != "win32" and fd <= 2:
-        import fcntl
-
-        try:
-            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-        finally:
-            os.close(fd)
-    return fd
 
 
 def _sync_directory(directory: Path) -> None:

@@ -24,6 +24,7 @@ from arttrace.records import semconv
 from arttrace.records.record import Record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
+from arttrace.system.files import far_descriptor
 from arttrace.system.journal import JournalFull, JournalWriter, Segment, list_segments, lock, read_segment
 from arttrace.system.journal.reader import SEALED_SUFFIX
 from arttrace.system.private_files import make_directory
@@ -314,20 +315,26 @@ class ShippingLock:
     def take(cls, directory: Path) -> ShippingLock | None:
         """The lock, or None when another process has it. Raises OSError when the directory cannot be written."""
         make_directory(directory)
-        fd = os.open(directory / "shipper.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fd = far_descriptor(os.open(directory / "shipper.lock", os.O_RDWR | os.O_CREAT, 0o600))
         if lock.acquire(fd):
             return cls(fd)
         os.close(fd)
         return None
 
     def held(self) -> bool:
-        """Whether it still locks anything: the directory may have been removed, and made again."""
-        return self._fd is not None and os.fstat(self._fd).st_nlink > 0
+        """Whether it still locks anything: the directory may have been removed, and made again, or all files of the
+        process closed."""
+        try:
+            return self._fd is not None and os.fstat(self._fd).st_nlink > 0
+        except OSError:
+            self._fd = None
+            return False
 
     def release(self) -> None:
         """Let another process deliver. In a forked child: let go of the parent's."""
         if self._fd is not None:
-            os.close(self._fd)
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
             self._fd = None
 
 
