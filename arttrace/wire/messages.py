@@ -9,6 +9,9 @@ import msgspec
 
 from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 
+CALLED = {"function": "arguments", "custom": "input"}
+"""Under what a tool call names the tool that it calls, and what it gives it: a custom tool takes a text."""
+
 
 class OutputMessage(msgspec.Struct, frozen=True):
     """One choice's message as `gen_ai.output.messages` has it."""
@@ -72,14 +75,16 @@ def _content_part(part: Any) -> Part:
 
 
 def _tool_call(call: Any) -> Part:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return OtherPart(call if isinstance(call, dict) else {"type": "tool_call", "tool_call": call})
-    arguments = arguments_text(function.get("arguments"))
-    if arguments is None:
-        return OtherPart(call)
-    id = call.get("id")
-    return ToolCallPart(name=function["name"], arguments=arguments, id=id if isinstance(id, str) else None)
+    if not isinstance(call, dict):
+        return OtherPart({"type": "tool_call", "tool_call": call})
+    for form, given in CALLED.items():
+        called = call.get(form)
+        if isinstance(called, dict) and isinstance(called.get("name"), str):
+            arguments = arguments_text(called.get(given))
+            if arguments is not None:
+                id = call.get("id")
+                return ToolCallPart(name=called["name"], arguments=arguments, id=id if isinstance(id, str) else None)
+    return OtherPart(call)
 
 
 def arguments_text(arguments: Any) -> str | None:

@@ -134,7 +134,7 @@ def test_messages_of_every_role_and_form() -> None:
             "parts": [
                 {"type": "reasoning", "content": "hm"},
                 {"type": "tool_call", "name": "f", "arguments": "{bad", "id": "1"},
-                {"type": "other", "value": {"id": "2", "type": "custom", "custom": {"name": "g", "input": "x"}}},
+                {"type": "tool_call", "name": "g", "arguments": "x", "id": "2"},
             ],
             "name": None,
         },

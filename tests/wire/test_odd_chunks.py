@@ -9,9 +9,11 @@ import pytest
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.decoding.call import decode_call
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.wire import Decoded, Exchange
+from arttrace.wire.apis.anthropic_messages import decode_messages
 from arttrace.wire.apis.chat import decode_chat
 
 
@@ -107,10 +109,50 @@ def test_the_input_of_a_custom_tool_is_put_together() -> None:
     deltas += [{"index": 1, "id": "b", "type": "custom", "custom": {"name": "run", "input": ""}}]
     found = streamed(*(chunk(tool_calls=[delta]) for delta in deltas), chunk("tool_calls"))
     [message] = json.loads(found.attributes[semconv.OUTPUT_MESSAGES])
-    assert [part["value"] for part in message["parts"]] == [
-        {"type": "custom", "id": "a", "custom": {"name": "run", "input": "print(1)"}},
-        {"type": "custom", "id": "b", "custom": {"name": "run", "input": ""}},
+    assert message["parts"] == [
+        {"type": "tool_call", "id": "a", "name": "run", "arguments": "print(1)"},
+        {"type": "tool_call", "id": "b", "name": "run", "arguments": ""},
     ]
+
+
+def test_a_custom_tool_of_chat_completions_has_its_own_result() -> None:
+    """It took the place of a function's, and was in no tool call of the run."""
+    calls = [
+        {"id": "1", "type": "custom", "custom": {"name": "sql", "input": "select 1"}},
+        {"id": "2", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+    ]
+    asked = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": f"result {call['id']}"} for call in calls]
+    spans = []
+    for number, (messages, answer) in enumerate(((asked[:1], asked[1]), ([*asked, *results], {"content": "Done."}))):
+        body = json.dumps({"choices": [{"index": 0, "message": answer, "finish_reason": "stop"}]}).encode()
+        attributes = decode_chat(Exchange(json.dumps({"messages": messages}).encode(), 200, {}, body)).attributes
+        attributes |= {semconv.TRAJECTORY_ID: "r"}
+        spans.append(SpanRow("1" * 32, f"{number:016}", "chat", 2 * number + 1, 2 * number + 2, attributes=attributes))
+    [run] = build_trajectories(spans)
+    assert [(tool.name, tool.arguments, tool.result) for tool in run.tool_calls] == [
+        ("sql", "select 1", "result 1"),
+        ("look", "{}", "result 2"),
+    ]
+
+
+def test_where_the_cache_ends_makes_no_other_message() -> None:
+    """Anthropic's clients move it with every turn."""
+    said = [
+        {"role": "user", "content": [{"type": "document", "source": {"type": "base64", "data": "A"}}]},
+        {"role": "assistant", "content": [{"type": "server_tool_use", "id": "s", "name": "search", "input": {}}]},
+        {"role": "user", "content": [{"type": "text", "text": "more"}]},
+    ]
+
+    def asked() -> Any:
+        request = json.dumps({"messages": said}).encode()
+        return decode_messages(Exchange(request, path="/v1/messages")).attributes[semconv.INPUT_MESSAGES]
+
+    plain = asked()
+    for turn in said:
+        block: dict[str, Any] = turn["content"][0]  # type: ignore[assignment]
+        block["cache_control"] = {"type": "ephemeral"}
+    assert asked() == plain
 
 
 def choices_read(found: Decoded) -> list[tuple[str, tuple[int, ...] | None]]:

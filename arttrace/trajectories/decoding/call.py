@@ -7,7 +7,7 @@ read.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -126,10 +126,13 @@ def _dropped(span: SpanRow) -> tuple[str, ...]:
     )
 
 
+KEPT: Final = "messages that the server keeps"
+
+
 def kept_by_server(names: Any) -> tuple[str, ...]:
     """What a call lacks of its prompt, by the fields of the request that name what the server keeps."""
     listed = names if isinstance(names, list | tuple) else ()
-    return tuple(f"messages that the server keeps under {name}" for name in listed if isinstance(name, str))
+    return tuple(f"{KEPT} under {name}" for name in listed if isinstance(name, str))
 
 
 def _unreadable(cut: Any, *content: tuple[str, Any, object]) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def _assistant(blocks: list[Any]) -> dict[str, Any]:
             function = {"name": block["name"], "arguments": _arguments(block.get("input"))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
-            parts.append(block)
+            parts.append(_as_it_is(block))
     content: Any = [part for part in parts if not _is_text(part) or part["text"]]
     if all(map(_is_text, content)):
         content = content[0]["text"] if content else (None if calls else "")
@@ -147,7 +147,15 @@ def _part(block: Any) -> Any:
         return {"type": "text", "text": _titled(block, str(source.get("data") or ""))}
     if kind in ("document", "search_result") and (texts := blocks_of(source.get("content") or block.get("content"))):
         return {"type": "text", "text": _titled(block, "\n".join(map(_text_of, texts)))}
-    return block
+    return _as_it_is(block)
+
+
+def _as_it_is(block: Any) -> Any:
+    """A block but for where the server's cache is to end, which clients move with every turn: the model sees nothing of
+    it."""
+    if not isinstance(block, dict) or "cache_control" not in block:
+        return block
+    return {name: value for name, value in block.items() if name != "cache_control"}
 
 
 def _titled(block: dict[str, Any], text: str) -> str:

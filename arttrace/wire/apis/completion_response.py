@@ -20,10 +20,11 @@ from arttrace.wire.apis.completion_json import (
     read_chunk,
     read_chunks,
 )
+from arttrace.wire.messages import CALLED
 from arttrace.wire.span_attributes import error_of
 
-_CALLED = {"function": ("name", "arguments"), "custom": ("name", "input")}
-"""Under what a tool call names the tool that it calls, and which texts of it come in pieces."""
+_CALLED = {form: ("name", given) for form, given in CALLED.items()}
+"""The texts of a tool call that come in pieces."""
 _NO_REASON = ("", "null")
 """What some servers send in place of null until the last chunk."""
 

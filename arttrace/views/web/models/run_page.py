@@ -14,6 +14,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import TrajectorySummary
+from arttrace.trajectories.decoding.call import KEPT
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views.terminal import came_late
 from arttrace.views.timeline import agent_note, agents_with_levels
@@ -76,6 +77,12 @@ _HINT_UNREAD = (
 )
 
 
+_HINT_KEPT = (
+    "The request named what the server keeps, and no call of this run has it. Let one run hold all turns of a "
+    "conversation, or send its messages with each request."
+)
+
+
 def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence[str]) -> tuple[RunProblem, ...]:
     """What is wrong, the worst first; empty when nothing is."""
     found: list[RunProblem] = []
@@ -95,7 +102,7 @@ def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence
         found.append(RunProblem("warn", "Incomplete", f"{reason}. It is not trained on.", hint))
     for name, count in run.unread.items():
         text = f"{count} x {name}: its messages could not be read."
-        found.append(RunProblem("warn", "Unread calls", text, _HINT_UNREAD))
+        found.append(RunProblem("warn", "Unread calls", text, _HINT_KEPT if KEPT in name else _HINT_UNREAD))
     if run.conflicts:
         text = f"{quantity(run.conflicts, 'span')} set aside: other content under an id that is taken."
         found.append(RunProblem("warn", "Conflicts", text))
