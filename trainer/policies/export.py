@@ -54,11 +54,19 @@ def export_merged(source: Path, base_model: Path, directory: Path) -> None:
 
 def _merged(source: Path, base_model: Path) -> Any:
     with signals_after_imports():
+        import torch
         from peft import PeftModel
+        from peft.tuners.tuners_utils import BaseTunerLayer
         from transformers import AutoModelForCausalLM
 
     base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)
-    return PeftModel.from_pretrained(base, str(source)).merge_and_unload(safe_merge=True)
+    adapted = PeftModel.from_pretrained(base, str(source))
+    if isinstance(head := base.get_output_embeddings(), BaseTunerLayer):
+        # Where its weights are those of the embeddings too, what is merged into them must not change these.
+        own = head.get_base_layer()
+        own.weight = torch.nn.Parameter(own.weight.detach().clone(), requires_grad=False)
+        base.config.tie_word_embeddings = base.config.get_text_config().tie_word_embeddings = False
+    return adapted.merge_and_unload(safe_merge=True)
 
 
 def fork(source: Checkpoints, step: int, target: Checkpoints) -> PolicyStep:
