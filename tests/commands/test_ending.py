@@ -75,9 +75,15 @@ def as_a_terminal_starts_it() -> Iterator[None]:
     [
         (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGINT),
         (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGHUP),
-        (JUDGED, "litellm", "0 of 1 group scored and stored; run again to continue.\n", signal.SIGTERM),
+        (
+            JUDGED,
+            "litellm",
+            f"\n{WAITING}0 of 1 group scored and stored; run again to continue.\n",
+            signal.SIGTERM,
+        ),
+        (("judge-check", *JUDGED[1:]), "litellm", f"\n{WAITING}", signal.SIGINT),
     ],
-    ids=["ls-2", "ls-1", "score-15"],
+    ids=["ls-2", "ls-1", "score-15", "judge-check-2"],
 )
 def test_a_signal_amid_an_import_ends_the_command_when_it_is_done(
     command: tuple[str, ...], imported: str, said: str, number: signal.Signals, data: DataDir

@@ -14,6 +14,7 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import CountedProgress
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
+from arttrace.rewards.judge_calls import load_litellm
 from arttrace.rewards.judge_check import JudgeCheck, check_judge
 from arttrace.rewards.selection import judgeable
 from arttrace.store.server.owner import hold_store
@@ -62,6 +63,8 @@ def command(
 
     params = judge_params(judge, judge_base_url)
     bar = CountedProgress(0, "answers")
+    if groups:
+        load_litellm()  # as `score` does
     found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=bar.of))
     found = msgspec.structs.replace(found, left_out=dict(left_out))
     if as_json:

@@ -26,7 +26,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
 from arttrace.rewards import to_store
 from arttrace.rewards.judge import score_loaded
-from arttrace.rewards.judge_calls import Judge
+from arttrace.rewards.judge_calls import Judge, load_litellm
 from arttrace.rewards.judgements import key_of_runs
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.rewards.selection import judgeable, not_judged
@@ -151,6 +151,8 @@ def command(
 
         try:
             loaded = [partial(_load, store, one) for one in plan.due]
+            if loaded:
+                load_litellm()  # in a thread of the event loop Ctrl-C would wait for it without a word
             results = asyncio.run(score_loaded(loaded, Judge(judge, params), rubric, votes=votes, on_judged=on_judged))
         except BaseException:
             if total:
