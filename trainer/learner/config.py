@@ -63,7 +63,8 @@ class LearnerConfig:
       0 in the mean on fresh samples, hence no restraint (Tang and Munos 2025, arXiv:2506.09477).
       `max_kl`: refuse the step when the estimate's mean over the targets is above (nats per token).
     - `warmup_steps`: the learning rate rises linearly over so many steps. `decay`: (first, last) steps between which
-      it falls linearly to a tenth; None keeps it constant.
+      it falls linearly to a tenth; None keeps it constant. A step is one that makes a version: a training by SFT or DPO
+      has one rate for all its optimizer steps.
     - `epochs`: passes over one batch; `minibatches`: optimizer steps per pass, each over its share of the trajectories.
     - `micro_batch_tokens`: at most this many tokens (distinct ones in the packed engine, padding included in the
       other) go through the model at once; one longer row goes alone. None: as many as the memory has room for. Where

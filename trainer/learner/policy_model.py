@@ -58,7 +58,6 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
             raise TrainingError(
                 f"The base model in {directory} needs more memory than there is: {error}", _MAKE_ROOM
             ) from error
-    _without_noise(model)
     if attention is not None:
         model.get_base_model().set_attn_implementation(attention)
     fuse_layers(model.get_base_model(), config)
@@ -71,6 +70,7 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
                 "Name a directory that holds adapter_config.json of the same base model, such as a policy's version.",
             ) from error
         model.set_adapter("default")
+    _without_noise(model)
     return model
 
 

@@ -447,6 +447,24 @@ def test_the_kl_term_may_refer_to_an_adapter(
         make_learner(base_model, dataclasses.replace(config, kl_weight=0.5, kl_reference=str(tmp_path / "none")))
 
 
+@pytest.mark.parametrize("name", ["packed", "trl"])
+def test_a_reference_that_was_trained_with_dropout_drops_nothing(
+    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]], name: str
+) -> None:
+    """Of a kind that PEFT computes itself, in a model that is in training for the sake of its checkpoints."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    terms = LoraConfig(target_modules="all-linear", lora_dropout=0.5, use_dora=True, init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base_model), terms).save_pretrained(tmp_path)
+    config = dataclasses.replace(LOOSE, engine=name, kl_weight=0.5, kl_reference=str(tmp_path))
+    found = [
+        make_learner(base_model, dataclasses.replace(config, gradient_checkpointing=on)).step(make_samples(9)).kl
+        for on in (False, True)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
 RANKS = (
     SELDOM
     + """
