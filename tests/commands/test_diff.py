@@ -83,6 +83,21 @@ def test_a_separator_stands_on_each_line_of_a_row_that_wraps(root: Path) -> None
     assert "" in left, "the right one of a row is longer"
 
 
+@pytest.mark.parametrize("where", ["text", "parts"])
+def test_runs_that_differ_beyond_what_a_page_holds_are_not_alike(where: str, tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        for id, end in (("one", "1"), ("two", "2")):
+            answer = message("assistant", "x" * 100_000 + end)
+            if where == "parts":
+                answer["parts"] = [{"type": "text", "content": f"{number} "} for number in range(150)]
+                answer["parts"].append({"type": "text", "content": end})
+            run = Run(id)
+            run.chat("a", [message("user", "?")], answer, at=1)
+            store.append(run.end(at=9))
+    found = json.loads(diff(tmp_path, "one", "two", "--json").output)
+    assert (found["shared"], [len(run["steps"]) for run in found["runs"]]) == (1, [1, 1])
+
+
 def test_runs_that_are_alike_and_ids_that_are_not_there(root: Path) -> None:
     assert "The runs are alike: 7 steps." in diff(root, "aaaa", "dddd").output
     with pytest.raises(Exception, match="no trajectory 'zz'"):

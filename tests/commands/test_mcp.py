@@ -44,7 +44,10 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
         assert "is not a comparison" in await ask("list_runs", reward="many")
         assert "'error' is none of failed, incomplete" in await ask("list_runs", status="error")
         assert "neither a policy nor a version" in await ask("list_runs", policy="policy@latest")
-        assert len(await ask("search_runs", text="researcher", limit=1)) <= 1
+        newest, left_out = await ask("list_runs", limit=1)
+        assert (newest["incomplete"], newest["unread"]) == ("", {})
+        assert left_out == {"left_out": "older runs that match; raise limit"}
+        assert len(await ask("search_runs", text="researcher", limit=1)) <= 2
         assert "agent planner" in await ask("show_run", id="on")
         parted = await ask("diff", first="on", second="tw")
         assert [run["id"] for run in parted["runs"]] == ["one", "two"]

@@ -33,6 +33,7 @@ _MAX_ROWS = 1000
 _MAX_CHARACTERS = 100_000
 _MAX_NAMES = 50
 _WIDTH = 200
+_MORE = {"left_out": "older runs that match; raise limit"}
 
 
 @click.command("mcp")
@@ -72,7 +73,9 @@ def server(data: DataDir) -> MCPServer[Any]:
         return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + cut
 
     def listed(store: AnyStore, wanted: RunFilter, limit: int) -> str:
-        return _json([_row(run) for run in newest(store, wanted, limit)])
+        found = newest(store, wanted, limit + 1)
+        more = [_MORE] if len(found) > limit else []
+        return _json([*map(_row, found[:limit]), *more])
 
     @made.tool()
     def list_runs(
@@ -86,7 +89,8 @@ def server(data: DataDir) -> MCPServer[Any]:
         limit: int = 20,
     ) -> str:
         """Runs as JSON, the newest first. `status` is complete, unread, incomplete or failed; `reward` a comparison
-        such as "<0.5", or "none"; `since` an age such as "2h" or a date; the others as list_runs shows them."""
+        such as "<0.5", or "none"; `since` an age such as "2h" or a date; the others as list_runs shows them. The last
+        item says whether there are more than `limit`."""
         return reading(
             lambda store: listed(
                 store,
@@ -168,6 +172,8 @@ def _row(run: TrajectorySummary) -> dict[str, Any]:
         "reward": trajectory_reward(run),
         "status": run_filter.status(run),
         "error": run.error,
+        "incomplete": run.incomplete,
+        "unread": run.unread,
         "tags": list(run.tags),
         "metadata": run.metadata,
     }

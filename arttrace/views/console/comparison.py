@@ -28,7 +28,7 @@ _STYLES = {"agent": "blue", "tool": "yellow", "answer": "green", "request": "blu
 class Step(msgspec.Struct, frozen=True):
     """One thing that a run did. `kind` is agent, message, answer, tool or request, `level` how deep its agent stands;
     `title` is the role, the tool, the agent or the request, `text` what was said or passed, `result` what came back.
-    `id` is that of its span, or of the tool call; "" for a message."""
+    `id` is that of its span; "" for what no span recorded."""
 
     kind: str
     level: int

@@ -3,13 +3,23 @@ JSON."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.message import (
+    Message,
+    OtherPart,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    message_hash,
+)
 
 HEAD = 700
 """Characters that are shown before the rest is unfolded."""
@@ -25,7 +35,7 @@ _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 class ContentPart(msgspec.Struct, frozen=True):
     """One part: `kind` is text, reasoning, call, result, image or other; `rest` what is unfolded, `beyond` how many
-    characters only the span has."""
+    characters only the span has, and `digest` a hash of what the page does not hold, by which parts are compared."""
 
     kind: str
     name: str = ""
@@ -33,6 +43,7 @@ class ContentPart(msgspec.Struct, frozen=True):
     rest: str = ""
     beyond: int = 0
     source: str = ""
+    digest: str = ""
 
     @property
     def text(self) -> str:
@@ -51,14 +62,23 @@ def shown(kind: str, text: str, name: str = "", *, most: int = MOST) -> ContentP
     if len(text) <= HEAD + HEAD // 2:
         return ContentPart(kind, name, text)
     at = max(text.rfind("\n", HEAD // 2, HEAD), text.rfind(" ", HEAD - 80, HEAD)) + 1 or HEAD
-    return ContentPart(kind, name, text[:at], text[at:most], max(0, len(text) - most))
+    if len(text) <= most:
+        return ContentPart(kind, name, text[:at], text[at:])
+    return ContentPart(kind, name, text[:at], text[at:most], len(text) - most, digest=_digest(text[most:].encode()))
 
 
 def parts_of(message: Message) -> tuple[ContentPart, ...]:
     """The parts of a message, without empty ones."""
     made = tuple(part for part in map(_part, message.parts[:MOST_PARTS]) if part.head or part.source)
-    beyond = len(message.parts) - MOST_PARTS
-    return (*made, ContentPart("text", head=f"({beyond} further parts are in the span.)")) if beyond > 0 else made
+    further = message.parts[MOST_PARTS:]
+    if not further:
+        return made
+    digest = _digest(message_hash(Message(message.role, further)).encode())
+    return (*made, ContentPart("text", head=f"({len(further)} further parts are in the span.)", digest=digest))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def one_text(parts: Iterable[ContentPart]) -> str:
