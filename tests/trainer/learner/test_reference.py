@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ import torch
 from float64_reference import RATE, Reference, make_learner, near_policy, trainable
 
 from arttrace.system.errors import TrainingError
+from trainer.learner.config import Loss
 from trainer.learner.interface import Sample
 
 pytestmark = pytest.mark.usefixtures("double_norms")
@@ -126,6 +127,10 @@ def test_loss_gradients_and_weights_equal_the_reference(
         g = reference.adapter[name].grad
         assert g is not None
         torch.testing.assert_close(after, before[name] - RATE * g / (g.abs() + 1e-8), rtol=1e-7, atol=1e-9)
+
+
+def test_every_loss_is_compared() -> None:
+    assert {case["loss"] for case in CASES} == set(get_args(Loss))
 
 
 @pytest.mark.parametrize("loss", ["dapo", "gspo"])
