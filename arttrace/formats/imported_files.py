@@ -36,8 +36,6 @@ from arttrace.formats.systems import (
     art,
     atif,
     braintrust,
-    claude_code,
-    codex,
     completions,
     exchanges,
     langsmith,
@@ -46,6 +44,7 @@ from arttrace.formats.systems import (
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
+from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
