@@ -67,12 +67,13 @@ def far_duplicate(fd: int) -> int:
     """
     if sys.platform == "win32":
         return os.dup(fd)
-    import fcntl
+    else:  # noqa: RET505  what comes after such a test is none for the other system's types
+        import fcntl
 
-    for lowest in _FAR:
-        with contextlib.suppress(OSError):
-            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        for lowest in _FAR:
+            with contextlib.suppress(OSError):
+                return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def far_descriptor(fd: int) -> int:
