@@ -271,7 +271,7 @@ def _spawners(
         if (tool := tool_of.get(key)) is not None:
             spawners[key[1]] = _Spawned(tools.id_of_span.get(tool[1], tool[1]))
     returned = Returned((call.result, call) for call in tools.calls if call.id not in taken)
-    used: set[str] = set()
+    used: set[int] = set()  # by identity: several may have one id
     for level in returned.LEVELS:
         for key, span in decorated.items():
             if key[1] in spawners:
@@ -281,9 +281,9 @@ def _spawners(
             def around(call: ToolCall, span: SpanRow = span) -> bool:
                 return call.start_ns <= span.start_ns and 0 < span.end_ns <= call.end_ns
 
-            found = next((one for one in returned.find(answer, level, around) if one.item.id not in used), None)
+            found = next((one for one in returned.find(answer, level, around) if id(one.item) not in used), None)
             if found is not None:
-                used.add(found.item.id)
+                used.add(id(found.item))
                 how = f"its answer {found.how} {found.item.name} returned"
                 spawners[key[1]] = _Spawned(found.item.id, how, found.confidence)
     return spawners

@@ -86,9 +86,9 @@ class _AgentTree:
         else:
             label.append(f" {unanswered(tool)}", style="dim")
         below = branch.add(cropped(label))
-        for request in around.requests.get(tool.id, ()):
+        for request in around.requests.get(id(tool), ()):
             below.add(_request_label(request))
-        for child in around.started.get(tool.id, ()):
+        for child in around.started.get(id(tool), ()):
             self._sub_agent(child, below)
 
     def _call(self, placed: AgentCall, branch: Tree, seen: set[str], answered: Answered) -> None:

@@ -75,14 +75,15 @@ class Answered(NamedTuple):
 
 
 class Below(NamedTuple):
-    """What lies right below an agent. `started` are the sub-agents that its tools started, by the tool's id, `others`
-    the rest; `requests` by the id of the tool that made them, None for those that are no tool's here."""
+    """What lies right below an agent. `started` are the sub-agents that its tools started, by the tool call's identity
+    (`id`), since several may have one id, `others` the rest; `requests` likewise, under None those that are no tool's
+    here."""
 
     calls: Sequence[AgentCall]
     tools: Sequence[ToolCall]
-    started: Mapping[str, Sequence[Agent]]
+    started: Mapping[int, Sequence[Agent]]
     others: Sequence[Agent]
-    requests: Mapping[str | None, Sequence[HttpRequest]]
+    requests: Mapping[int | None, Sequence[HttpRequest]]
     answered: Answered
 
 
@@ -107,17 +108,20 @@ class Timeline:
     def below(self, agent: Agent) -> Below:
         """What lies right below an agent."""
         tools = self._tools.get(agent.id, [])
-        own = {tool.id for tool in tools}
-        started: dict[str, list[Agent]] = {}
+        own: dict[str | None, list[ToolCall]] = {}
+        for tool in tools:
+            own.setdefault(tool.id, []).append(tool)
+        started: dict[int, list[Agent]] = {}
         others: list[Agent] = []
         for child in self._agents.get(agent.id, []):
-            if child.spawned_by is not None and child.spawned_by in own:
-                started.setdefault(child.spawned_by, []).append(child)
+            if child.spawned_by in own:
+                started.setdefault(id(_at(own[child.spawned_by], child.start_ns)), []).append(child)
             else:
                 others.append(child)
-        requests: dict[str | None, list[HttpRequest]] = {}
+        requests: dict[int | None, list[HttpRequest]] = {}
         for request in self._requests.get(agent.id, []):
-            requests.setdefault(request.tool_call_id if request.tool_call_id in own else None, []).append(request)
+            made_by = own.get(request.tool_call_id)
+            requests.setdefault(id(_at(made_by, request.start_ns)) if made_by else None, []).append(request)
         calls = self._calls.get(agent.id, [])
         named = {part.id for placed in calls for choice in placed.call.choices for part in choice.message.tool_calls}
         answered = Answered(
@@ -135,6 +139,11 @@ class Timeline:
             fresh.append(node)
             node_id = node.parent_id
         return fresh[::-1]
+
+
+def _at(tools: Sequence[ToolCall], start_ns: int) -> ToolCall:
+    """The one of the tool calls under one id during which something began: the last that had, else the first."""
+    return next((tool for tool in reversed(tools) if tool.start_ns <= start_ns), tools[0])
 
 
 def shown_with_tools(message: Message, answered: Answered) -> bool:

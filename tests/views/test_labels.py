@@ -105,6 +105,40 @@ def test_a_tool_stands_before_the_answer_that_saw_its_result() -> None:
         assert "the end" in lines[-1]
 
 
+@pytest.mark.parametrize("way", ["in a tool", "in a flow", "decorated"])
+def test_sub_agents_stand_under_their_own_tool_calls_where_all_have_one_id(way: str) -> None:
+    """As of a server that numbers the tool calls of each answer from 0."""
+    run = Run()
+    history = [message("user", "u")]
+    for turn in range(3):
+        at = 20 * turn + 1
+        answer, arguments = f"answer number {turn}", json.dumps({"n": turn})
+        asked = message("assistant", calls=(("call_0", "ask", arguments),))
+        history.append(run.chat(f"m{turn}", history, asked, at=at, until=at + 1))
+        parent, flow = None, "E0"
+        if way == "in a tool":
+            said = {"TOOL_CALL_ARGUMENTS": arguments, "TOOL_CALL_RESULT": answer}
+            parent = run.tool(f"t{turn}", "ask", at=at + 2, until=at + 9, TOOL_CALL_ID="call_0", **said)
+        elif way == "in a flow":
+            flow = f"E{turn + 1}"
+        else:
+            parent = run.agent(f"helper{turn}", at=at + 2, until=at + 9, ENTRY_RESULT=json.dumps(answer))
+        question = [message("user", f"question {turn}")]
+        run.chat(
+            f"s{turn}", question, message("assistant", answer), at=at + 3, until=at + 5, parent=parent, flow=flow,
+            above="E0",
+        )  # fmt: skip
+        history.append(result("call_0", answer))
+    run.chat("end", history, message("assistant", "done"), at=90)
+    lines = shown(run.end(at=99)).splitlines()
+    order = [next(n for n, line in enumerate(lines) if f'ask({{"n": {turn}}})' in line) for turn in range(3)]
+    tools = [n for n, line in enumerate(lines) if "tool ask(" in line]
+    questions = [n for n, line in enumerate(lines) if "user: question" in line]
+    assert len(tools) == len(questions) == len([line for line in lines if "agent " in line]) - 1 == 3
+    assert order == sorted(order)
+    assert sorted(tools + questions) == [n for pair in zip(tools, questions, strict=True) for n in pair]
+
+
 def test_redacted_tools_are_listed_once_and_their_calls_distinguished_from_cut_ones() -> None:
     run = Run()
     start = [message("user", "[redacted, 1 characters]")]

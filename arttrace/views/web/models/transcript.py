@@ -132,9 +132,9 @@ class _Walk:
                 self._call(event, level, seen, below.answered)
             elif isinstance(event, ToolCall):
                 self._tool(event, level)
-                for request in below.requests.get(event.id, ()):
+                for request in below.requests.get(id(event), ()):
                     self._request(request, level + 1)
-                for child in below.started.get(event.id, ()):
+                for child in below.started.get(id(event), ()):
                     self._nested(child, level + 1)
             elif isinstance(event, HttpRequest):
                 self._request(event, level)
