@@ -29,5 +29,5 @@ EXPOSE 8000
 # As Ctrl-C: the step under way is made and saved first.
 STOPSIGNAL SIGINT
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30m \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+    CMD ["python", "-c", "from urllib.request import *; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/health', timeout=4)"]
 ENTRYPOINT ["art-server", "--host", "0.0.0.0", "--port", "8000", "--gpu"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -67,13 +68,15 @@ def test_an_image_is_not_root_and_tells_its_health(file: str) -> None:
 
 
 def health(file: str, url: str) -> int:
-    """The exit code of an image's probe, asked of a server elsewhere."""
+    """The exit code of an image's probe, asked of a server elsewhere, where Docker sets the proxy of its own machine."""
     said = dict(instructions(file))
     *command, probe = json.loads(said["HEALTHCHECK"].partition("CMD ")[2])
     assert command == ["python", "-c"]
     there = probe.replace(f"http://127.0.0.1:{said['EXPOSE']}", url.rstrip("/"))
     assert there != probe
-    return subprocess.run([sys.executable, "-c", there], capture_output=True, timeout=60, check=False).returncode
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    probing = [sys.executable, "-c", there]
+    return subprocess.run(probing, env=environment, capture_output=True, timeout=60, check=False).returncode
 
 
 def test_the_probe_of_the_collector_finds_it_healthy_without_a_key(tmp_path: Path) -> None:
