@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -83,7 +83,11 @@ class ScopeDecorator:
         return fn
 
     def _decorated(self, fn: Any, entry: EntryPoint | None = None) -> Any:
-        """`fn` decorated; `entry` is the entry point that it was where it came from."""
+        """`fn` decorated, of a property what reads it; `entry` is the entry point that it was where it came from."""
+        if isinstance(fn, property):
+            return fn if fn.fget is None else fn.getter(self._decorated(fn.fget))
+        if isinstance(fn, cached_property):
+            return type(fn)(self._decorated(fn.func))
         plain = getattr(fn, "__func__", fn)
         function = _function_of(plain)
         named = plain if hasattr(plain, "__name__") else function

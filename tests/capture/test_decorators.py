@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import gc
 import inspect
 import json
 import pickle
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -99,6 +101,45 @@ def test_methods_of_every_kind(spans: Spans) -> None:
     assert asyncio.run(agent.coroutine(6)) == 6
     assert inspect.iscoroutinefunction(agent.coroutine)
     assert [arguments(span)["x"] for span in spans()] == [1, 2, 3, 3, 4, 5, 6]
+
+
+def test_what_a_property_gives_is_the_users_own(spans: Spans) -> None:
+    class Planner:
+        @arttrace.trajectory
+        @property
+        def plan(self) -> int:
+            """What is to do."""
+            return module_level(1)
+
+        @plan.setter
+        def plan(self, value: int) -> None:
+            self.set = value
+
+        @arttrace.trajectory
+        @functools.cached_property
+        def planned_once(self) -> list[int]:
+            return [1]
+
+    planner = Planner()
+    planner.plan = 5
+    assert (planner.set, type(planner.plan), Planner.plan.__doc__) == (5, int, "What is to do.")
+    assert planner.planned_once is planner.planned_once
+    assert [span.name.split()[1] for span in spans()] == ["module_level", "plan", "planned_once"]
+
+
+def test_a_method_can_be_held_weakly_as_signals_hold_their_receivers(spans: Spans) -> None:
+    agent = Agent()
+    held = weakref.WeakMethod(agent.method)
+    receiver = held()
+    assert receiver is not None
+    assert receiver(2) == (agent, 2)
+    assert agent.method.__func__(agent, 3) == (agent, 3)
+    assert not hasattr(Agent.method, "__func__")
+    assert not hasattr(agent.static, "__func__")
+    del receiver, agent
+    gc.collect()
+    assert held() is None
+    assert [arguments(span) for span in spans()][:1] == [{"x": 2}]
 
 
 def test_wrong_arguments_raise_as_before_and_at_the_call(spans: Spans) -> None:

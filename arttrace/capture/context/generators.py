@@ -39,6 +39,18 @@ class Current(Protocol):
 class InstrumentedMethod(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
     """A decorated method, taken from its object or class."""
 
+    def __new__(cls, *made_of: Any) -> Any:
+        if len(made_of) == 2:  # by `weakref.WeakMethod`, of what the method's `__func__` and `__self__` were
+            function, owner = made_of
+            return function.__get__(owner, type(owner)).__call__  # none of this class, which would be made whole next
+        return super().__new__(cls)
+
+    @property
+    def __func__(self) -> Any:
+        method: Any = self.__wrapped__
+        function = method.__func__  # static methods and those of a class have none
+        return function if self._self_parent is None else self._self_parent
+
     def __copy__(self) -> InstrumentedMethod:
         return self
 
