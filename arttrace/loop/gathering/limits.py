@@ -29,6 +29,8 @@ def retry(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator: call a function, a coroutine function or not, again when it raises.
 
+    All attempts of a rollout are one run: what those that raised have sampled is trained on with its reward.
+
     Args:
         max_attempts: The largest number of calls, 1 or more.
         delay: Seconds before the second attempt.
