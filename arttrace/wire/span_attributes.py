@@ -179,7 +179,8 @@ class SpanDraft:
         left_out: list[str] = []
         room = min(self.limit, MAX_FIELDS_BYTES)
         for name, value in request.items():
-            if name in _ELSEWHERE or (name in _SAID_BY and said.get(_SAID_BY[name]) == value):
+            is_named_prompt = name == "prompt" and isinstance(value, dict)  # of the Responses API: the server keeps it
+            if (name in _ELSEWHERE and not is_named_prompt) or (name in _SAID_BY and said.get(_SAID_BY[name]) == value):
                 continue
             try:
                 text = msgspec.json.encode(value)

@@ -55,3 +55,11 @@ def test_a_field_too_large_is_named_and_costs_the_call_nothing() -> None:
 @pytest.mark.parametrize("content", [True, False])
 def test_values_are_content(content: bool) -> None:
     assert (semconv.REQUEST_FIELDS in attributes({"min_p": 0.1}, content=content)) is content
+
+
+def test_a_prompt_that_the_server_keeps_is_a_field_and_one_that_is_sent_is_content() -> None:
+    named = {"id": "pmpt_1", "version": "2", "variables": {"town": "Rome"}}
+    for path, prompt, kept in (("/v1/responses", named, {"prompt": named}), ("/v1/completions", "hi", None)):
+        request = json.dumps({"model": "m", "prompt": prompt}).encode()
+        fields = decode(Exchange(request, path=path)).attributes.get(semconv.REQUEST_FIELDS)
+        assert (None if fields is None else json.loads(fields)) == kept
