@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import httpx
@@ -19,6 +20,7 @@ import requests
 from model_server import TEXT, ModelServer, serve_model
 
 import arttrace
+from arttrace.capture.calls import routing
 from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
@@ -235,6 +237,22 @@ def test_a_response_of_urllib3_that_is_left_early_is_closed_there(server: ModelS
     assert call.attributes[semconv.INTERRUPTED] == "closed"
     said = json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"]
     assert TEXT.startswith(said)
+
+
+def test_ctrl_c_before_a_request_goes_out_costs_that_call_alone(
+    server: ModelServer, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask() -> None:
+        requests.post(f"{server.url}/chat/completions", json=body("m", stream=False), headers=HEADERS, timeout=30)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(routing, "active", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+    ask()
+    interrupted, whole = spans()
+    assert interrupted.attributes[semconv.INTERRUPTED] == "cancelled"
+    assert semconv.OUTPUT_MESSAGES in whole.attributes
 
 
 async def test_a_session_of_aiohttp_with_a_base_url_is_asked_for_the_rest_of_it(

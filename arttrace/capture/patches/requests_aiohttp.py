@@ -40,9 +40,9 @@ def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             return send(self, request, **kwargs)
         current_call.set(call)
-        if isinstance(call, ModelCall):
-            request = _send_requests(call, self, request, kwargs)
         try:
+            if isinstance(call, ModelCall):
+                request = _send_requests(call, self, request, kwargs)
             response = send(self, request, **kwargs)
         except BaseException as error:
             if isinstance(call, ModelCall):
@@ -132,9 +132,9 @@ def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable
         if call is None:
             return await request(self, method, str_or_url, **kwargs)
         current_call.set(call)
-        if isinstance(call, ModelCall):
-            str_or_url, kwargs = _rewritten_arguments(call, self, str_or_url, kwargs)
         try:
+            if isinstance(call, ModelCall):
+                str_or_url, kwargs = _rewritten_arguments(call, self, str_or_url, kwargs)
             response = await request(self, method, str_or_url, **kwargs)
         except BaseException as error:
             if isinstance(call, ModelCall):
