@@ -207,6 +207,14 @@ def keeping_precision(model: Any) -> Iterator[None]:
         parameter.data = data
 
 
+def on_one_card(arguments: Any) -> Any:
+    """The arguments of a trainer of transformers, which would share each batch out over all the cards that it sees:
+    the model is on one."""
+    _ = arguments.device  # counts them
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
 def make_optimizer(model: Any, config: LearnerConfig) -> torch.optim.AdamW:
     """AdamW over the LoRA's parameters."""
     return torch.optim.AdamW(trainable(model).values(), lr=config.learning_rate, **optimizer_settings(config))

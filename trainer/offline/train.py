@@ -24,6 +24,7 @@ from trainer.learner.policy_model import (
     keeping_precision,
     load_policy,
     make_optimizer,
+    on_one_card,
     trainable,
 )
 from trainer.learner.state import load_state, save_adapter, save_rest
@@ -160,7 +161,7 @@ class OfflineLearner:
         }
         return SFTTrainer(
             model=self.model,
-            args=SFTConfig(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}),
+            args=on_one_card(SFTConfig(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True})),
             train_dataset=Dataset.from_dict(rows),
             processing_class=tokenizer,
             optimizers=(self.optimizer, None),
@@ -171,7 +172,7 @@ class OfflineLearner:
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id or 0
         return _GivenPairs(
             model=self.model,
-            args=DPOConfig(**arguments, max_length=None, beta=beta),
+            args=on_one_card(DPOConfig(**arguments, max_length=None, beta=beta)),
             train_dataset=Dataset.from_list(rows),
             data_collator=_GivenMasks(pad_token_id=pad),
             processing_class=tokenizer,

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from several_cards import two_cards as two_cards
 
 from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import TokenSequence
@@ -445,6 +446,14 @@ def test_the_kl_term_may_refer_to_an_adapter(
     assert found[str(tmp_path)].kl == pytest.approx(0.0, abs=1e-9), "and is the adapter itself"
     with pytest.raises(TrainingError, match="reference adapter"):
         make_learner(base_model, dataclasses.replace(config, kl_weight=0.5, kl_reference=str(tmp_path / "none")))
+
+
+def test_of_several_cards_the_trl_engine_takes_one(
+    base_model: Path, make_samples: Callable[[int], list[Sample]], two_cards: None
+) -> None:
+    alone = make_learner(base_model, dataclasses.replace(LOOSE, engine="packed")).step(make_samples(0))
+    step = make_learner(base_model, dataclasses.replace(LOOSE, engine="trl")).step(make_samples(0))
+    assert step.grad_norm == pytest.approx(alone.grad_norm, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["packed", "trl"])

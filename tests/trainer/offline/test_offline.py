@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import torch
 from one_thread import one_thread as one_thread
+from several_cards import two_cards as two_cards
 from tiny_model import make_base_model
 
 from arttrace.records.call import Call, Choice
@@ -251,6 +252,16 @@ def test_beside_a_base_model_in_4_bits_the_lora_stays_in_float32(
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     moved = [float((weight != first[name]).float().mean()) for name, weight in weights.items() if "lora_A" in name]
     assert min(moved) > 0.5, "in bfloat16 most stay where they are"
+
+
+@pytest.mark.parametrize("plan_of", [plan_sft, plan_dpo])
+def test_of_several_cards_one_is_trained_on(
+    base: Path, tokenizer: Any, plan_of: Callable[..., OfflinePlan], two_cards: None
+) -> None:
+    from trainer.offline.train import OfflineLearner
+
+    learner = OfflineLearner(base, LearnerConfig(lora_rank=8))
+    assert learner.train(plan_of([group(0.0, 1.0)], tokenizer), tokenizer).optimizer_steps == 1
 
 
 @pytest.mark.parametrize("plan_of", [plan_sft, plan_dpo])

@@ -31,7 +31,7 @@ from trainer.learner.base import StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import Head, log_probabilities, of_logits
 from trainer.learner.packed.losses import FARTHEST, is_far
-from trainer.learner.policy_model import as_reference, in_its_precision
+from trainer.learner.policy_model import as_reference, in_its_precision, on_one_card
 from trainer.learner.samples import MicroBatch, TokenRow
 from trainer.output.quiet import import_trl
 from trainer.policies.learned_file import Fates
@@ -69,7 +69,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
-            args=_arguments(config, output_directory),
+            args=on_one_card(_arguments(config, output_directory)),
             # TRL insists on a data set and a tokenizer; neither is ever looked into.
             train_dataset=Dataset.from_dict({"prompt": ["", ""]}),
             processing_class=_blank_tokenizer(),
