@@ -5,10 +5,12 @@ Programs written for ART run with `import arttrace.loop as art`.
 
 from typing import TYPE_CHECKING, Any
 
+from arttrace.capture.api import no_capture
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.batches import DatasetBatch, iterate_dataset, trajectory_group_batches
 from arttrace.loop.evaluation.ruler import ruler_score_group
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
+from arttrace.loop.gathering.captured import current_trajectory, trajectory, trajectory_group
 from arttrace.loop.gathering.limits import limit_concurrency, retry
 from arttrace.loop.model import Model, TrainableModel, TrainConfig
 from arttrace.loop.remote.backend import ServerBackend
@@ -37,13 +39,17 @@ __all__ = [
     "TrainedStep",
     "Trajectory",
     "TrajectoryGroup",
+    "current_trajectory",
     "gather_trajectories",
     "gather_trajectory_groups",
     "iterate_dataset",
     "limit_concurrency",
+    "no_capture",
     "retry",
     "ruler",
     "ruler_score_group",
+    "trajectory",
+    "trajectory_group",
     "trajectory_group_batches",
 ]
 

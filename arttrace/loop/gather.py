@@ -22,7 +22,7 @@ from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.members import close_rollout, group_list, opened, require_member, require_own
 from arttrace.loop.gathering.outcome import in_words, require_outcome, tell_of_two_rewards, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
-from arttrace.loop.recorded.directories import by_directory, directories_of
+from arttrace.loop.recorded.directories import by_directory, captured_runs, directories_of
 from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.loop.trajectory import conversation_record, record_id
@@ -131,10 +131,10 @@ class TrajectoryGroup:
 
     @property
     def group(self) -> Group:
-        """The runs as the record that judges and the learner take: captured runs that are complete, and trajectories
-        that existed already, with what they say themselves."""
-        captured = (one for one in self.captured if not one.incomplete)
-        return Group(self.key, (*captured, *(conversation_record(one) for one in self.ready_made)))
+        """The complete runs as judges take them: of ready-made ones what they say, else what was captured of them."""
+        read = captured_runs(one for one in self.ready_made if not one.messages_and_choices)
+        whole = (one for one in (*self.captured, *read.values()) if not one.incomplete)
+        return Group(self.key, (*whole, *(conversation_record(one) for one in self.ready_made if one.id not in read)))
 
     def record_rewards(self) -> None:
         """Store the rewards of `built` that are new or have changed; `gather` and `train` call it.

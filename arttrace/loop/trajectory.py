@@ -1,4 +1,4 @@
-"""Trajectory: a rollout's own account of itself, built by hand as programs written for ART build it.
+"""Trajectory: a rollout's own account of itself, built by hand or entered as a block, as programs written for ART do.
 
 The sampled tokens do not come from it: the rollout's calls are captured as everywhere else, token ids included. It adds
 what only the program knows: reward, metrics and metadata.
@@ -13,8 +13,10 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
+from arttrace.loop.gathering.blocks import Block
 from arttrace.records.call import Call
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode
@@ -62,8 +64,12 @@ class Trajectory(History):
         additional_histories: Further conversations of the same run.
         logs: Lines of text, by `log`.
 
-    `id` is the captured run's, once gathered. `recorded_in`: the data directory into which its calls were captured, if
-    this process made them; `captured` says whether it did.
+    `id` is the captured run's, once gathered or entered. `recorded_in`: the data directory into which its calls were
+    captured, if this process made them; `captured` says whether it did.
+
+    Entered by `with`, it captures what the block calls, and needs no messages: a run of its own, or, in a rollout that
+    is gathered and in a decorated function, their run. A block within another one is a run of its own. `agent_name` is
+    that of a run of its own, and `result` what it shall have as its result where it has no messages.
 
     Example:
         ```python
@@ -86,6 +92,37 @@ class Trajectory(History):
     id: str = ""
     recorded_in: DataDir | None = field(default=None, repr=False, compare=False)
     _began: float = field(default_factory=time.monotonic, init=False, repr=False, compare=False)
+    agent_name: str = field(default="rollout", init=False, repr=False, compare=False)
+    result: Any = field(default=None, init=False, repr=False, compare=False)
+    _block: Block | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __enter__(self) -> Trajectory:
+        if self._block is not None:
+            raise ArttraceError("this trajectory was entered before: a run happens once", "Make a new Trajectory.")
+        self._block = Block(self, self.agent_name)
+        self.id, self.recorded_in = self._block.id, self._block.recorded_in
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.finish()
+        if self._block is not None:
+            self._block.leave(self.__arttrace_account__(), kind, error, traceback)
+
+    def messages(self) -> Messages:
+        """The messages in OpenAI's form, each choice as its message; of a captured run that was given none, the ones
+        that its calls say so far, as they are recorded.
+
+        Raises:
+            StoreError: The store cannot be opened or asked.
+        """
+        said = super().messages()
+        if said or self.recorded_in is None:
+            return said
+        from arttrace.loop.recorded.directories import captured_messages  # which takes what is defined here
+
+        return captured_messages(self)
 
     @property
     def captured(self) -> bool:
@@ -124,14 +161,14 @@ class Trajectory(History):
         return [one for each in histories for one in each.messages_and_choices if not isinstance(one, Mapping)]
 
     def __arttrace_account__(self) -> tuple[Any, dict[str, Any]]:
-        """The result and the metadata of the run that returns this trajectory: what its last message says, and the
-        metadata with the metrics, where these are finite numbers."""
-        said = self.messages()
+        """The result and the metadata of the run that returns this trajectory: what its last message says or `result`,
+        and the metadata with the metrics, where these are finite numbers."""
+        said = super().messages()
         metadata = dict(self.metadata)
         with suppress(ArttraceError):  # whoever gathers the run raises it
             if self.finite_metrics():
                 metadata["metrics"] = self.metrics
-        return said[-1].get("content") if said else None, metadata
+        return said[-1].get("content") if said else self.result, metadata
 
     def record(self) -> Reward | None:
         """The reward as it is stored; a later one with another value replaces it. None if there is no reward.

@@ -180,7 +180,7 @@ class AlreadyOpen:
             close(self._scope, GeneratorExit())
 
 
-class _Unawaited:
+class Unawaited:
     """A coroutine of the user's until it is begun. Where the one around it is closed, cancelled or dropped before that,
     Python has said what there is to say: of this one it would warn once more, or of what was closed properly."""
 
@@ -201,7 +201,7 @@ class _Unawaited:
 
 def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], Current | None]) -> Coroutine[Any, Any, Any]:
     """The coroutine `inner` inside the scope that `start` opens when it is first awaited."""
-    return _driven(_Unawaited(inner), start)
+    return _driven(Unawaited(inner), start)
 
 
 def is_driven(awaitable: Any) -> bool:
@@ -209,7 +209,7 @@ def is_driven(awaitable: Any) -> bool:
     return getattr(awaitable, "cr_code", None) is _driven.__code__
 
 
-async def _driven(unawaited: _Unawaited, start: Callable[[], Current | None]) -> Any:
+async def _driven(unawaited: Unawaited, start: Callable[[], Current | None]) -> Any:
     inner, scope = unawaited.begin(), start()
     try:
         answer = recorded_answer(scope if isinstance(scope, Scope) else None)
