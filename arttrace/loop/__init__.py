@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from arttrace.capture.api import no_capture
 from arttrace.loop.backend import LocalBackend
-from arttrace.loop.batches import DatasetBatch, iterate_dataset, trajectory_group_batches
 from arttrace.loop.evaluation.ruler import ruler_score_group
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
-from arttrace.loop.gathering.captured import current_trajectory, trajectory, trajectory_group
 from arttrace.loop.gathering.limits import limit_concurrency, retry
+from arttrace.loop.groups.batches import DatasetBatch, iterate_dataset, trajectory_group_batches
+from arttrace.loop.groups.captured import current_trajectory, trajectory, trajectory_group
 from arttrace.loop.model import Model, TrainableModel, TrainConfig
+from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.loop.remote.backend import ServerBackend
 from arttrace.loop.remote.clients import AsyncClient, Client
 from arttrace.loop.remote.runner import ArtClient
 from arttrace.loop.remote.skypilot import SkyPilotBackend
-from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import History, Messages, MessagesAndChoices, Tools, Trajectory
 from arttrace.rewards import ruler
 

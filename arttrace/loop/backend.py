@@ -18,14 +18,14 @@ import msgspec
 
 from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.child import WATCH_STARTER, Child
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
+from arttrace.loop.processes.child import WATCH_STARTER, Child
+from arttrace.loop.processes.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedStep, TrainerProcess
 from arttrace.loop.recorded.directories import captured_runs, copy_runs, why_missing
 from arttrace.loop.recorded.scores import append_scores
-from arttrace.loop.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedStep, TrainerProcess
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory

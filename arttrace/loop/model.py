@@ -16,7 +16,7 @@ import httpx
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.numbers import logged_runs, mean_numbers
 from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.system.addresses import needs_certificates

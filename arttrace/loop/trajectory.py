@@ -16,14 +16,17 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from arttrace.loop.gathering.blocks import Block
+from arttrace.capture.api import flush
+from arttrace.loop.blocks import RunBlock
 from arttrace.records.call import Call
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode
 from arttrace.records.trajectory import Trajectory as RecordedTrajectory
 from arttrace.records.values.lenient_json import well_formed
+from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.conversations import main_conversation
 from arttrace.wire.messages import parse_message
 
 Messages = list[dict[str, Any]]
@@ -94,12 +97,12 @@ class Trajectory(History):
     _began: float = field(default_factory=time.monotonic, init=False, repr=False, compare=False)
     agent_name: str = field(default="rollout", init=False, repr=False, compare=False)
     result: Any = field(default=None, init=False, repr=False, compare=False)
-    _block: Block | None = field(default=None, init=False, repr=False, compare=False)
+    _block: RunBlock | None = field(default=None, init=False, repr=False, compare=False)
 
     def __enter__(self) -> Trajectory:
         if self._block is not None:
             raise ArttraceError("this trajectory was entered before: a run happens once", "Make a new Trajectory.")
-        self._block = Block(self, self.agent_name)
+        self._block = RunBlock(self, self.agent_name)
         self.id, self.recorded_in = self._block.id, self._block.recorded_in
         return self
 
@@ -120,9 +123,11 @@ class Trajectory(History):
         said = super().messages()
         if said or self.recorded_in is None:
             return said
-        from arttrace.loop.recorded.directories import captured_messages  # which takes what is defined here
-
-        return captured_messages(self)
+        flush()
+        with open_store(self.recorded_in, create=True) as store:
+            found = list(store.trajectories(ids=[self.id]))
+        conversation = main_conversation(found[0]) if found else None
+        return [] if conversation is None else [dict(message) for message in conversation.chat()]
 
     @property
     def captured(self) -> bool:

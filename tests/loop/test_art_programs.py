@@ -20,7 +20,7 @@ import arttrace.loop as art
 from arttrace.loop import LocalBackend
 from arttrace.loop.gathering import outcome
 from arttrace.loop.model import Backend
-from arttrace.loop.trainer_process import LoggedNumbers, TrainerProcess
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainerProcess
 from arttrace.records import semconv
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep

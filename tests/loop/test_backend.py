@@ -19,7 +19,7 @@ from lost_span import WHY, lose_a_call
 
 import arttrace
 from arttrace.loop import LocalBackend, TrainableModel, Trajectory, TrajectoryGroup, gather_trajectories
-from arttrace.loop.child import Child
+from arttrace.loop.processes.child import Child
 from arttrace.rewards import trajectory_reward
 from arttrace.store import Store
 from arttrace.system.errors import JudgeError, ServingError, TrainingError
@@ -263,7 +263,7 @@ def test_a_model_that_is_not_served_cannot_be_called(model: TrainableModel) -> N
 def test_closing_waits_for_the_running_step_and_drops_it_when_it_is_cancelled(
     backend: LocalBackend, model: TrainableModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arttrace.loop.child._STOP_S", 0.2)
+    monkeypatch.setattr("arttrace.loop.processes.child._STOP_S", 0.2)
 
     async def train() -> None:
         await backend.register(model)

@@ -71,7 +71,7 @@ async def test_a_step_that_waits_while_the_backend_is_closed_is_not_begun(
 async def test_a_step_that_closing_drops_says_so(
     backend: LocalBackend, model: TrainableModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arttrace.loop.child._STOP_S", 0.2)
+    monkeypatch.setattr("arttrace.loop.processes.child._STOP_S", 0.2)
     await backend.register(model)
     running = await begun(backend, model)
     closing = asyncio.create_task(backend.close())

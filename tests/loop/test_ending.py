@@ -10,7 +10,7 @@ import sys
 
 from backend_commands import alive
 
-from arttrace.loop.child import Child
+from arttrace.loop.processes.child import Child
 
 
 async def test_the_end_of_a_command_is_seen_while_what_it_started_holds_its_output() -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 
 from arttrace.formats.otlp.validate import checked
-from arttrace.loop.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
+from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
 from arttrace.records.reward import Reward
 from arttrace.records.semconv import TRAJECTORY_ID
 from arttrace.records.span import SpanRow

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from arttrace.loop.trainer_process import TrainedStep
+from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import TrainingError
 

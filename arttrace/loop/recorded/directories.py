@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from arttrace.capture.api import flush
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
@@ -15,7 +14,6 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store import open_store
 from arttrace.store.bounded_parts import batched
 from arttrace.system.paths import DataDir
-from arttrace.trajectories.conversations import main_conversation
 
 _RUNS_AT_ONCE = 32
 
@@ -61,20 +59,6 @@ def captured_runs(given: Iterable[BuiltTrajectory]) -> dict[str, Trajectory]:
         with open_store(data, create=True) as store:
             found |= {run.id: run for run in store.trajectories(ids=ids)}
     return found
-
-
-def captured_messages(one: BuiltTrajectory) -> list[dict[str, Any]]:
-    """What the main conversation of a captured run says so far, in OpenAI's form.
-
-    Args:
-        one: The trajectory.
-
-    Raises:
-        StoreError: The store cannot be opened or asked.
-    """
-    run = captured_runs([one]).get(one.id)
-    conversation = None if run is None else main_conversation(run)
-    return [] if conversation is None else [dict(message) for message in conversation.chat()]
 
 
 def why_missing(one: BuiltTrajectory, here: Mapping[str, Trajectory]) -> str:

@@ -10,9 +10,9 @@ from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.remote.connection import ServerConnection, ServerStatus
 from arttrace.loop.remote.submission import submit
-from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.system.errors import ServingError
 
 

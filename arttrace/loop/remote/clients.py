@@ -14,9 +14,9 @@ from typing import Any, Self, TypeVar
 
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainConfig, settings_of
+from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.remote.submission import submit
-from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from arttrace.loop.model import api_key as key_of_environment
-from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.users_text import first_line
 from arttrace.system.addresses import is_http, needs_certificates

@@ -9,8 +9,8 @@ from typing import Any
 
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.gathering.outcome import warn_of_what_is_missing
+from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.loop.remote.clients import AsyncClient, in_thread
-from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.rewards import DEFAULT_RUBRIC, ruler_score_group
 from arttrace.rewards.judge import DEFAULT_JUDGE

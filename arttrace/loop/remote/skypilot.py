@@ -18,8 +18,8 @@ from typing import Any
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.remote.backend import ServerBackend
-from arttrace.loop.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
 

@@ -11,9 +11,9 @@ from arttrace.capture.api import flush
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.left_out import require_whole, with_left_out
 from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.loop.recorded.directories import captured_runs, record_parts, why_missing
 from arttrace.loop.remote.connection import ServerConnection
-from arttrace.loop.trainer_process import TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.record import encode_record
 from arttrace.records.trajectory import Trajectory as Recorded

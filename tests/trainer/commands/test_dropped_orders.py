@@ -12,8 +12,8 @@ from one_thread import one_thread as one_thread
 from recorded_runs import recorded_group
 from tiny_model import make_base_model
 
-from arttrace.loop.trainer_process import OrderedGroup as Ordered
-from arttrace.loop.trainer_process import TrainerProcess
+from arttrace.loop.processes.trainer_process import OrderedGroup as Ordered
+from arttrace.loop.processes.trainer_process import TrainerProcess
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from trainer.commands.train.orders import OrderedGroup, OrderedTrainer, TrainOrder

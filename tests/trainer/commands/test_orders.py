@@ -22,7 +22,7 @@ from recorded_runs import recorded_group
 from simulated_agent import Run, message
 from tiny_model import make_base_model
 
-from arttrace.loop.trainer_process import LoggedNumbers, TrainerProcess
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainerProcess
 from arttrace.records.group import Group
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
@@ -142,7 +142,7 @@ def test_progress_is_said_while_it_trains(data: DataDir, base_model: Path, capfd
 
 ABANDONED = """
 import asyncio, os, signal, sys
-from arttrace.loop.trainer_process import TrainerProcess
+from arttrace.loop.processes.trainer_process import TrainerProcess
 
 async def loop():
     trainer = TrainerProcess(sys.argv[1:])

@@ -19,8 +19,8 @@ from reserved_port import reserved_port
 
 import arttrace
 import arttrace.loop as art
+from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
 from arttrace.loop.remote.connection import ServerConnection
-from arttrace.loop.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
 from arttrace.store import open_store
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.paths import DataDir

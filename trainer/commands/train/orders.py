@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from arttrace.commands.shared.progress import Progress, say
-from arttrace.loop.trainer_process import LoggedNumbers
+from arttrace.loop.processes.trainer_process import LoggedNumbers
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import NotTrained

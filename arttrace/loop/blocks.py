@@ -17,10 +17,10 @@ from arttrace.capture.decorators import ScopeDecorator, trajectory
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.system.paths import DataDir
 
-_innermost: ContextVar[Block | None] = ContextVar("arttrace_loop_block", default=None)
+_innermost: ContextVar[RunBlock | None] = ContextVar("arttrace_loop_block", default=None)
 
 
-class Block:
+class RunBlock:
     """One entered block. It is a run of its own, also within another block; in the run of a rollout that is gathered,
     or of a decorated function, it is that run.
 

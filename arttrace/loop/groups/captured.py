@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any
 
 from arttrace.capture.context.generators import Unawaited, named_as
+from arttrace.loop.blocks import innermost
 from arttrace.loop.gather import TrajectoryGroup, gather_trajectory_groups
-from arttrace.loop.gathering.blocks import innermost
 from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ArttraceError
 

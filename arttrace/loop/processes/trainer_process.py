@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from arttrace.loop.child import Child
+from arttrace.loop.processes.child import Child
 from arttrace.records.group import Group
 from arttrace.system.errors import TrainingError
 from arttrace.system.exit_status import how_ended

@@ -1,0 +1,1 @@
+"""What a loop starts beside its own program: servers, and the trainer."""
