@@ -7,6 +7,7 @@ its end, to clients elsewhere.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -26,7 +27,14 @@ from tiny_model import make_base_model
 
 import arttrace
 import arttrace.loop as art
-from arttrace.loop import AsyncClient, LocalBackend, TrainableModel, TrajectoryGroup, gather_trajectory_groups
+from arttrace.loop import (
+    AsyncClient,
+    LocalBackend,
+    TrainableModel,
+    Trajectory,
+    TrajectoryGroup,
+    gather_trajectory_groups,
+)
 from arttrace.records.policy import PolicyStep
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
@@ -111,7 +119,7 @@ def capturing(tmp_path: Path) -> Iterator[Path]:
 async def test_backend_client_and_steps_as_the_documentation_prints_them(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the same backend trains on decorated runs, each step on what the one before samples."""
+    """Then the same backend trains on decorated runs and on blocks, each step on what the one before samples."""
     monkeypatch.setenv("ARTTRACE_DIR", str(server.data.root))
     arttrace.init()
     before = server.step()
@@ -121,15 +129,14 @@ async def test_backend_client_and_steps_as_the_documentation_prints_them(
     last = server.last_step()
     assert (last.step, last.metrics["trajectories"]) == (before + 2, 8)
     assert last.metrics["tokens_trained"] > 0
-    await _two_steps_on_decorated_runs(ran["backend"], ran["model"], before + 2)
+    await _steps_on_decorated_runs_and_on_blocks(ran["backend"], ran["model"], before + 2)
     await ran["backend"].close()
 
 
-async def _two_steps_on_decorated_runs(backend: LocalBackend, model: TrainableModel, before: int) -> None:
+async def _steps_on_decorated_runs_and_on_blocks(backend: LocalBackend, model: TrainableModel, before: int) -> None:
     client = model.openai_client()
 
-    @arttrace.trajectory
-    async def answer(question: str, number: int) -> str:
+    async def ask(question: str, number: int) -> str:
         answered = await client.chat.completions.create(
             model=model.inference_name,
             messages=[{"role": "user", "content": question}],
@@ -137,20 +144,33 @@ async def _two_steps_on_decorated_runs(backend: LocalBackend, model: TrainableMo
             seed=number,
             temperature=1.0,
         )
-        arttrace.reward(float(number % 2))
         return str(answered.choices[0].message.content)
 
-    for step in (before, before + 1):
-        groups = await gather_trajectory_groups(
-            TrajectoryGroup(answer(f"question {one}", number) for number in range(4)) for one in range(2)
-        )
+    @arttrace.trajectory
+    async def decorated(question: str, number: int) -> str:
+        arttrace.reward(float(number % 2))
+        return await ask(question, number)
+
+    async def block(question: str, number: int) -> Trajectory:
+        with Trajectory() as one:
+            await ask(question, number)
+        one.reward = float(number % 2)
+        return one
+
+    async def trained(groups: list[TrajectoryGroup], step: int) -> None:
+        runs = [run for group in groups for run in group.group.trajectories]
         assert [len(group.trajectories) for group in groups] == [4, 4]
-        policies = {call.call.policy_version for group in groups for run in group.trajectories for call in run.calls}
+        policies = {call.call.policy_version for run in runs for call in run.calls}
         assert policies == {f"agent-001@{step}"}  # what was trained last is what was sampled from
         [done] = await backend.train(model, groups, learning_rate=1e-4)
         assert done.version == f"agent-001@{step + 1}"
         assert done.metrics["tokens_trained"] > 0
         assert Path(done.adapter).is_dir()
+
+    rollouts = [TrajectoryGroup(decorated(f"question {one}", number) for number in range(4)) for one in range(2)]
+    await trained(await gather_trajectory_groups(rollouts), before)
+    blocks = [await asyncio.gather(*(block(f"question {one}", number) for number in range(4))) for one in range(2)]
+    await trained([TrajectoryGroup(ready) for ready in blocks], before + 1)
     assert f"agent-001@{before + 2}" in {one.id async for one in client.models.list()}
 
 
