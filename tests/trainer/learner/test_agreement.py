@@ -142,21 +142,39 @@ def test_a_token_beyond_the_bound_pushes_nothing(
 ) -> None:
     """The gradient is that of the same batch in which the token was never a target, whatever was captured for it, and
     so is the ratio of its trajectory; in the later passes too."""
+    of = LearnerConfig(lora_rank=8, max_logprob_difference=0.5, epochs=2, micro_batch_tokens=micro_batch_tokens, **loss)
+    require_no_push(engine, base_model, of, captured, of_run=0)
+
+
+@pytest.mark.parametrize("of_run", range(4))
+@pytest.mark.parametrize(
+    ("engine", "importance"), [(PackedLearner, "token_truncate"), (PackedLearner, "clip"), (TrlLearner, "clip")]
+)
+def test_a_token_beyond_the_bound_pushes_nothing_in_a_later_minibatch(
+    engine: type[BaseLearner], importance: Any, base_model: Path, of_run: int
+) -> None:
+    config = LearnerConfig(
+        lora_rank=8, max_logprob_difference=0.5, minibatches=2, loss="dr_grpo", importance=importance
+    )
+    require_no_push(engine, base_model, config, -9.0, of_run=of_run)
+
+
+def require_no_push(
+    engine: type[BaseLearner], base_model: Path, config: LearnerConfig, captured: float, *, of_run: int
+) -> None:
     found = []
     for trained in (True, False):
-        config = LearnerConfig(
-            lora_rank=8, max_logprob_difference=0.5, epochs=2, micro_batch_tokens=micro_batch_tokens, **loss
-        )
         learner = engine(base_model, config)
         samples = scored(learner, "p@0", runs=4)
-        samples[0] = with_logprob(samples[0], 5, captured)
+        samples[of_run] = with_logprob(samples[of_run], 5, captured)
         if not trained:
-            (sequence,) = samples[0].sequences
+            (sequence,) = samples[of_run].sequences
             flags = tuple(0 if at == 5 else flag for at, flag in enumerate(sequence.trained))
             versions = tuple(-1 if at == 5 else version for at, version in enumerate(sequence.versions))
             sequence = msgspec.structs.replace(sequence, trained=flags, versions=versions)
-            samples[0] = Sample((sequence,), samples[0].advantage)
-        learner.step(samples, current_version="p@0")
+            samples[of_run] = Sample((sequence,), samples[of_run].advantage)
+        metrics = learner.step(samples, current_version="p@0")
+        assert metrics.masked_tokens == int(trained)
         found.append(torch.cat([weight.detach().flatten() for _, weight in sorted(trainable(learner.model).items())]))
     assert torch.allclose(*found, atol=1e-7)
 

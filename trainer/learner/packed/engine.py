@@ -76,7 +76,7 @@ class PackedLearner(BaseLearner):
 
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
         minibatches = [
-            self._prepare(plan, current_version, several=len(plans) > 1, first=number == 0)
+            self._prepare(plan, current_version, several=len(plans) > 1, compared=tally if number else None)
             for number, plan in enumerate(plans)
         ]
         tally.forwarded_tokens = sum(forest.token_ids.numel() for one in minibatches for forest in one.forests)
@@ -96,10 +96,12 @@ class PackedLearner(BaseLearner):
             found += gap[forest.current].tolist()
         return found
 
-    def _prepare(self, plan: PlannedStep, current_version: str | None, *, several: bool, first: bool) -> _Minibatch:
+    def _prepare(
+        self, plan: PlannedStep, current_version: str | None, *, several: bool, compared: StepTally | None
+    ) -> _Minibatch:
         """Forests, and the log-probabilities that the step itself would change: the policy's now, the reference's.
 
-        Of the `first` minibatch, what its weights have sampled is compared with them."""
+        Of a later minibatch, what the current version sampled is compared with it now, and `compared` counts."""
         config = self.config
         rank, ranks = rank_and_count()
         runs = split_forests(plan.rows, self._budget)
@@ -115,8 +117,11 @@ class PackedLearner(BaseLearner):
                 before = [
                     replace(known, old=self._score(forest)[0]) for known, forest in zip(before, forests, strict=True)
                 ]
-            for known, forest in zip(before, forests, strict=True) if first else ():
+            for known, forest in zip(before, forests, strict=True):
                 self._leave_out_strangers(forest, known.old)
+        if compared is not None:
+            for known, forest in zip(before, forests, strict=True):
+                self._compare_ahead(forest, known.old if scored_ahead else None, compared)
         if config.kl_weight:
             with as_reference(self.model, config):
                 before = [
@@ -196,6 +201,17 @@ class PackedLearner(BaseLearner):
         heat = forest.temperatures[forest.prediction]
         tally.compare(logps.detach(), known.sampled, forest.current, heat, config.logprob_bound)
         return float(loss.detach())
+
+    def _compare_ahead(self, forest: Forest, logps: torch.Tensor | None, tally: StepTally) -> None:
+        """Before the first optimizer step; at its minibatch's turn the weights are no longer those that sampled."""
+        if not bool(forest.current.any()):
+            return
+        if logps is None:
+            with torch.no_grad():
+                logps = self._score(forest)[0]
+            self._leave_out_strangers(forest, logps)
+        heat = forest.temperatures[forest.prediction]
+        tally.compare(logps, forest.logprobs, forest.current, heat, self.config.logprob_bound)
 
     def _leave_out_strangers(self, forest: Forest, logps: torch.Tensor) -> None:
         """Targets of the current version beyond the bound get no weight, in this pass and the later ones; `logps` are

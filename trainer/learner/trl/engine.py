@@ -46,7 +46,7 @@ class TrlLearner(BaseLearner):
 
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
         minibatches = []
-        for plan in plans:
+        for number, plan in enumerate(plans):
             self._check_rows(plan)
             parts = split_rows(plan.rows, self._budget)
             batches = [
@@ -60,6 +60,8 @@ class TrlLearner(BaseLearner):
             ]
             tally.forwarded_tokens += sum(batch.token_ids.numel() for batch in batches)
             minibatches.append((self._trainer.prepare(batches, plan.normaliser), parts))
+            if number:
+                self._trainer.compare_ahead(minibatches[-1][0], tally)
         computed = self._counting(tally)
         for epoch in range(self.config.epochs):
             tally.first_pass = epoch == 0

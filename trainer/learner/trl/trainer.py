@@ -253,6 +253,24 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             logps, _ = self._score(batch.token_ids, targets)
         return (logps - batch.logprobs) * targets * batch.temperatures
 
+    def compare_ahead(self, minibatch: Sequence[dict[str, torch.Tensor]], tally: StepTally) -> None:
+        """Compare what the current version sampled with it before the first optimizer step: at a later minibatch's turn
+        the weights are others. Its targets beyond the bound get no weight."""
+        for inputs in minibatch:
+            targets = inputs["targets"]
+            if not bool((inputs["current"] & targets).any()):
+                continue
+            self._targets, self._temperatures = targets, inputs["temperatures"]
+            with torch.no_grad():
+                logps, _ = self._score(torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1), targets)
+            self._leave_out_strangers(inputs, logps)
+            self._compare(inputs, logps, tally)
+
+    def _compare(self, inputs: dict[str, torch.Tensor], logps: torch.Tensor, tally: StepTally) -> None:
+        targets = inputs["targets"]
+        captured, current, heat = (inputs[name][targets] for name in ("captured", "current", "temperatures"))
+        tally.compare(logps[targets], captured, current, heat, self.learner_config.logprob_bound)
+
     def _count(self, inputs: dict[str, torch.Tensor], loss: float) -> None:
         assert self._targets is not None
         assert self._logps is not None
@@ -277,8 +295,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             tally.kl += float((to_base.exp() - to_base - 1).sum())
         logps, left_out = self._logps[targets], inputs["tool_mask"][targets] == 0
         tally.keep(next(self._rows), logps, ratio, Fates(clipped, left_out, torch.zeros_like(clipped)))
-        captured, current, heat = (inputs[name][targets] for name in ("captured", "current", "temperatures"))
-        tally.compare(logps, captured, current, heat, self.learner_config.logprob_bound)
+        self._compare(inputs, self._logps, tally)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Called by transformers after each optimizer step, and once more at the end of a run without `grad_norm`."""
