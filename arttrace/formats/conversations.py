@@ -29,7 +29,7 @@ from arttrace.wire.messages import parse_message
 
 _MESSAGES = ("messages", "traj", "trajectory", "conversation", "conversations")
 _TASKS = ("task_id", "scenario", "task", "problem_id", "prompt_id")
-_REWARDS = ("reward", "score")
+REWARDS = ("reward", "score")
 
 
 def messages_of(item: dict[str, Any]) -> list[dict[str, Any]] | None:
@@ -173,7 +173,7 @@ def _known_by(call: ToolCallPart) -> tuple[str, ...]:
 
 def rewards_beside(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterator[Read]:
     """What stands beside as a reward."""
-    for name in _REWARDS:
+    for name in REWARDS:
         value = finite(item.get(name))
         if value is not None:
             yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=time_ns)
@@ -201,7 +201,7 @@ def beside_of(item: dict[str, Any], *without: str) -> dict[str, Any]:
 
 def without_rewards(beside: dict[str, Any]) -> dict[str, Any]:
     """All of it but what is read as a reward."""
-    return {name: value for name, value in beside.items() if name not in _REWARDS or finite(value) is None}
+    return {name: value for name, value in beside.items() if name not in REWARDS or finite(value) is None}
 
 
 def _tags(item: dict[str, Any]) -> list[str] | None:

@@ -44,6 +44,7 @@ from arttrace.formats.systems import (
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
+from arttrace.formats.systems.rollouts import nemo_gym, verifiers
 from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
@@ -253,6 +254,10 @@ class _Reader:
             return self._is(phoenix.KIND, phoenix.records(item, source))
         if completions.recognises(item):
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
+        if nemo_gym.recognises(item):
+            return self._is(nemo_gym.KIND, nemo_gym.records(item, source, place, self._ids))
+        if verifiers.recognises(item):
+            return self._is(verifiers.KIND, verifiers.records(item, source, place, self._ids))
         if exchanges.recognises(item):
             return self._is(exchanges.KIND, self._exchanges.records(item))
         has_messages = messages_of(item) is not None

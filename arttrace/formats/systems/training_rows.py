@@ -1,8 +1,8 @@
 """Rows of training data: prompts with completions, preferences (TRL's and OpenAI's), and ShareGPT. Pure.
 
 What the row has to train on are the answers of a run: of a prompt with a completion the completion, of a preference
-either way, each a run of its own; the two are a group, rewarded with 1 and 0 under the name `preferred`. Rows of plain
-conversations are read by `formats.conversations`.
+either way, each a run of its own; the two are a group, rewarded with 1 and 0 under the name `preferred`. A `reward` or
+`score` beside the answers is theirs. Rows of plain conversations are read by `formats.conversations`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.conversations import REWARDS, without_rewards
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
 from arttrace.formats.sdks.openai_messages import offered_tools, text_of
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import read_json
+from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "training rows"
 _ROLES = {
@@ -49,14 +51,16 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
     key = [ids.next(source, [place, item])]
     if "conversations" in item:
         messages, offered = _sharegpt(item)
-        yield from _run(source, key, [], messages, offered, _beside(item, "conversations", "system", "tools"))
+        beside = _beside(item, "conversations", "system", "tools")
+        yield from _run(source, key, [], messages, offered, without_rewards(beside), rewards=_rewards(beside))
         return
     within = item.get("input")
     asked: dict[str, Any] = within if isinstance(within, dict) else item
     offered = offered_tools(asked.get("tools"))
     if "completion" in item:
         beside = _beside(item, "prompt", "completion", "tools", "label")
-        ways = [(_messages(item, "completion"), {"label": item.get("label")})]
+        ways = [(_messages(item, "completion"), {"label": item.get("label"), **_rewards(beside)})]
+        beside = without_rewards(beside)
         shared = _messages(item, "prompt")
     else:
         names = next(one for one in _WAYS if one[0] in item)
@@ -117,6 +121,11 @@ def _messages(item: dict[str, Any], name: str) -> Messages:
 def _prompt(item: dict[str, Any]) -> Messages:
     """None where each way has it at its beginning, with a text of it beside."""
     return _messages(item, "prompt") if isinstance(item.get("prompt"), (list, dict)) else []
+
+
+def _rewards(beside: dict[str, Any]) -> dict[str, Any]:
+    """What stands beside a row's answers as their reward."""
+    return {name: beside[name] for name in REWARDS if finite(beside.get(name)) is not None}
 
 
 def _beside(item: dict[str, Any], *without: str) -> dict[str, Any]:

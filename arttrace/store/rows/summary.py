@@ -41,7 +41,7 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     unread: dict[str, int] = {}
 
 
-_READING = 19
+_READING = 20
 """Incremented when the same spans are read in another way, or summaries are stored in another form."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))

@@ -80,14 +80,14 @@ class MessageReader:
         return [(canonical(Message(a.role, a.parts, a.name)), a.finish_reason) for a in _answers.decode(value)]
 
     def tools(self, value: Any) -> tuple[dict[str, Any], ...]:
-        """Tool definitions: one and the same object for one text."""
+        """Tool definitions, functions in the form of chat completions: one and the same object for one text."""
         text = as_written(value)
         if text is None:
             return ()
         found = self._tools.get(text)
         if found is None:
             tools = from_json(text)
-            found = tuple(tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+            found = tuple(_chat_tool(one) for one in tools if isinstance(one, dict)) if isinstance(tools, list) else ()
             self._tools[text] = found
         return found
 
@@ -198,6 +198,19 @@ class _Seen(dict[str, Message]):
         if key not in self.hashes:
             self.hashes[key] = message_hash(message)
         return message
+
+
+def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """As chat templates know it; the Responses API, and the conventions, have a function's fields beside its type."""
+    is_flat = (
+        tool.get("type", "function") == "function" and "function" not in tool and isinstance(tool.get("name"), str)
+    )
+    if not is_flat or "input_schema" in tool:
+        return tool
+    return {
+        "type": "function",
+        "function": {name: one for name, one in tool.items() if name != "type" and one is not None},
+    }
 
 
 def _is_one(message: Message) -> bool:

@@ -1,0 +1,1 @@
+"""What other training frameworks save of the rollouts that they made."""

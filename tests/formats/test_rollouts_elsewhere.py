@@ -1,0 +1,155 @@
+"""Rollouts that other training frameworks saved, with what they were rewarded with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from reported_runs import shown
+from system_files import lines, read
+
+from arttrace.records.values.tokens import TokenIds
+
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+CALCULATED = [
+    {
+        "role": "assistant", "content": "", "reasoning_content": "I add.",
+        "tool_calls": [json.dumps({"id": "c1", "name": "add", "arguments": '{"a": 2}'})],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "4"},
+    {"role": "assistant", "content": "4"},
+]  # fmt: skip
+
+
+def result(reward: float, **more: Any) -> dict[str, Any]:
+    """As verifiers saves it: metrics stand once more beside, and each tool call is JSON text."""
+    return {
+        "example_id": 7, "prompt": ASKED, "completion": CALCULATED, "answer": "4", "reward": reward, "error": None,
+        "timing": {"total_ms": 2.0}, "is_completed": True, "is_truncated": False, "stop_condition": "no_tools_called",
+        "metrics": {"exact": reward}, "exact": reward, "tool_defs": [{"name": "add", "parameters": {"type": "object"}}],
+        **more,
+    }  # fmt: skip
+
+
+def test_results_of_verifiers() -> None:
+    found, runs = shown(lines(result(1.0), result(0.0)))
+    assert (found.kinds, found.left_out, found.unread) == ({"verifiers results": 2}, {}, {})
+    called = 'assistant: (thinks I add.) [c1 add {"a": 2}]'
+    asked = ["system: Be brief.", "user: 2 + 2?"]
+    for run in runs:
+        assert [(call["asked"], call["answers"], call["offered"]) for call in run["calls"]] == [
+            (asked, [(None, called)], ["add"]),
+            ([*asked, called, "tool: [c1 4]"], [(None, "assistant: 4")], ["add"]),
+        ]
+        assert (run["scenario"], run["result"]) == ("file/7", "4")
+        assert run["metadata"]["metrics"] == {"exact": run["rewards"][0][1]}
+        assert "exact" not in run["metadata"]
+    assert sorted(run["rewards"][0][:2] for run in runs) == [("reward", 0.0), ("reward", 1.0)]
+
+
+def test_examples_of_several_tasks_are_groups_apart() -> None:
+    old = {"id": 7, "prompt": "2 + 2?", "completion": "4", "reward": 1.0}
+    _, runs = shown(lines({**old, "task": "math"}, {**old, "task": "logic"}))
+    assert sorted(run["scenario"] for run in runs) == ["file/logic/7", "file/math/7"]
+    assert {(*call["asked"], *call["answers"]) for run in runs for call in run["calls"]} == {
+        ("user: 2 + 2?", (None, "assistant: 4"))
+    }
+
+
+def test_a_rollout_that_was_cut_short_or_failed_says_so() -> None:
+    error = {"error": "ModelError", "error_chain_repr": "ModelError()", "error_chain_str": "ModelError -> 503"}
+    _, runs = shown(lines(result(1.0, is_truncated=True), result(0.0, error=error, completion=None)))
+    cut, failed = sorted(runs, key=lambda run: "error" in run)
+    assert [call["answers"][0][0] for call in cut["calls"]] == [None, "length"]
+    assert (failed["error"], "calls" in failed) == ("ModelError -> 503", False)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"prompt": ASKED, "completion": [{"role": "assistant", "content": "4"}], "reward": 0.5},
+        {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}], "reward": 0.5},
+    ],
+)
+def test_a_reward_beside_a_training_row_is_the_runs(item: dict[str, Any]) -> None:
+    found, [run] = shown(lines({**item, "score": "good"}))
+    assert found.kinds == {"training rows": 1}
+    assert ([reward[:2] for reward in run["rewards"]], run["metadata"]) == ([("reward", 0.5)], {"score": "good"})
+
+
+IN_ROME = '{"in":"Rome"}'
+
+
+def tokens(*ids: int) -> dict[str, Any]:
+    return {
+        "prompt_token_ids": list(range(ids[0])), "generation_token_ids": list(ids),
+        "generation_log_probs": [-id / 8 for id in ids],
+    }  # fmt: skip
+
+
+def rollout(**more: Any) -> dict[str, Any]:
+    """As NeMo Gym has it: one response with all that the agent did."""
+    output = [
+        {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "I look."}]},
+        {"type": "function_call", "id": "f", "call_id": "c1", "name": "weather", "arguments": IN_ROME, **tokens(3, 4)},
+        {"type": "function_call_output", "call_id": "c1", "output": "sun"},
+        {
+            "type": "message", "id": "m", "role": "assistant", "status": "completed",
+            "content": [{"type": "output_text", "text": "Sun.", "annotations": []}], **tokens(9),
+        },
+    ]  # fmt: skip
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": None}
+    return {
+        "responses_create_params": {"input": [{"role": "user", "content": "Rome?"}], "tools": [tool]},
+        "response": {
+            "id": "r", "object": "response", "created_at": 1772359200.0, "model": "policy", "status": "completed",
+            "output": output, "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
+        },
+        "reward": 1.0, "_ng_task_index": 4, "_ng_rollout_index": 1, **more,
+    }  # fmt: skip
+
+
+def test_rollouts_of_nemo_gym() -> None:
+    found, [run] = shown(lines(rollout()))
+    assert (found.kinds, found.left_out, found.unread) == ({"nemo gym rollouts": 1}, {}, {})
+    called = 'assistant: (thinks I look.) [c1 weather {"in":"Rome"}]'
+    assert [(call["asked"], call["answers"], call["offered"]) for call in run["calls"]] == [
+        (["user: Rome?"], [("tool_calls", called)], ["weather"]),
+        (["user: Rome?", called, "tool: [c1 sun]"], [("stop", "assistant: Sun.")], ["weather"]),
+    ]
+    assert (run["scenario"], run["rewards"][0][:2], run["time"][0]) == ("file/4", ("reward", 1.0), 0.0)
+    assert run["metadata"] == {"_ng_task_index": 4, "_ng_rollout_index": 1}
+    _, [recorded] = read(lines(rollout()))
+    first, last = (call.call for call in recorded.calls)
+    [looked], [said] = first.choices, last.choices
+    assert (first.prompt_token_ids, looked.token_ids, list(looked.logprobs or ())) == (
+        TokenIds.of([0, 1, 2]), TokenIds.of([3, 4]), [-0.375, -0.5]
+    )  # fmt: skip
+    assert (said.token_ids, list(said.logprobs or ())) == (TokenIds.of([9]), [-1.125])
+    assert first.tools == ({"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}},)
+
+
+def test_answers_without_a_result_between_them_are_parted_by_their_tokens() -> None:
+    said = [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}], **tokens(at)}
+        for at, text in ((3, "One."), (7, "Two."))
+    ]
+    item = rollout()
+    item["response"]["output"] = said
+    _, [run] = shown(lines(item))
+    assert [call["answers"][0][1] for call in run["calls"]] == ["assistant: One.", "assistant: Two."]
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (rollout(response={"output": "x"}), "the output of its response is no list of items"),
+        (rollout(response={"output": []}), "a rollout without an answer"),
+        (result(1.0, completion=[{"content": "x"}]), "no list of messages with roles"),
+        (result(1.0, completion=[]), "a rollout without an answer"),
+    ],
+)
+def test_what_is_no_rollout_is_refused_by_its_cause(item: dict[str, Any], reason: str) -> None:
+    found, _ = read(lines(result(1.0), item), refused=1)
+    assert reason in found.reasons[0]
