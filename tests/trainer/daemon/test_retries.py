@@ -165,6 +165,7 @@ def test_a_group_that_was_not_scored_is_waited_for_longer_each_time_and_trained_
 ) -> None:
     """Beside it others are scored: these stay ready for the step that takes its place."""
     monkeypatch.setattr("trainer.daemon.unscored.FIRST_S", 1.0)
+    monkeypatch.setattr("trainer.daemon.unscored._RESTS", 0)  # whatever the judge's stand-in takes
     left = iter(range(2 * ATTEMPTS))
     asked = scored_by(judge_server, monkeypatch, lambda key: key == "bad" and next(left, None) is not None)
     site.group("bad", None, None)
