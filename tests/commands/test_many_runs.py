@@ -79,7 +79,9 @@ def test_a_list_of_the_newest_that_match(root: Path, most: list[int], command: l
 
 def test_an_mcp_client_hears_of_the_newest_that_match(root: Path, most: list[int]) -> None:
     answer = asyncio.run(server(DataDir(root)).call_tool("list_runs", {"reward": ">1.5", "limit": 2}))
-    assert [run["id"] for run in json.loads(answer.content[0].text)] == ["g11-2", "g10-2"]
+    *runs, further = json.loads(answer.content[0].text)
+    assert [run["id"] for run in runs] == ["g11-2", "g10-2"]
+    assert further == {"left_out": "older runs that match; raise limit"}
     assert 0 < most[0] <= PAGE
 
 
