@@ -14,7 +14,7 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
-from arttrace.formats.systems.exchanges import ANTHROPIC, CHAT, attributes_of
+from arttrace.formats.systems.exchanges import ANTHROPIC, CHAT, RESPONSES, attributes_of
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.values.lenient_json import json_object, read_json
@@ -24,7 +24,7 @@ from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.wire.apis.anthropic_messages import TOKENS_FIELD
 
 KIND = "art trajectories"
-_APIS = {"chat_completions": CHAT, "completions": "/completions", "responses": "/responses", "messages": ANTHROPIC}
+_APIS = {"chat_completions": CHAT, "completions": "/completions", "responses": RESPONSES, "messages": ANTHROPIC}
 """The lists of `exchanges`, and the paths of their APIs."""
 _COMPACT, _COMPACT_VERSION = "art.trajectories", 1
 _LARGEST = 1 << 30
@@ -226,7 +226,7 @@ def _with_tokens(response: dict[str, Any], api: str) -> dict[str, Any]:
     if api == ANTHROPIC:
         tokens = {name: response.get(name) for name in ("prompt_token_ids", "token_ids", "logprobs")}
         return {TOKENS_FIELD: tokens, **response} if any(tokens.values()) else response
-    if api == "/responses":
+    if api == RESPONSES:
         ids, logprobs = _pairs(response.get("raw_output_tokens"))
         return {"output_messages": [{"tokens": ids, "logprobs": logprobs}], **response} if ids else response
     choices = response.get("choices")

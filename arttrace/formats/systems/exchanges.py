@@ -35,7 +35,7 @@ from arttrace.records.values.lenient_json import json_object
 from arttrace.wire import Exchange, decode
 
 KIND = "exchanges"
-CHAT, ANTHROPIC = "/chat/completions", "/v1/messages"
+CHAT, RESPONSES, ANTHROPIC = "/chat/completions", "/responses", "/v1/messages"
 _OF_THE_WIRE = (semconv.HTTP_STATUS_CODE, semconv.TRAJECTORY_ID)
 """What a pair in a file does not say: it has no status, and it is of the run that its history says."""
 

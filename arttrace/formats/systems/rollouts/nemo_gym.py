@@ -13,7 +13,7 @@ from typing import Any
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import Read
-from arttrace.formats.systems.exchanges import attributes_of
+from arttrace.formats.systems.exchanges import RESPONSES, attributes_of
 from arttrace.records.values.times import time_ns
 
 KIND = "nemo gym rollouts"
@@ -46,9 +46,7 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
         # How it ended is said of the last one; those before asked for tools.
         status = {} if end == answers[-1][1] else {"status": "completed", "incomplete_details": None}
         whole |= {**status, "output": output[begin:end], **_tokens(output[begin:end])}
-        attributes, error = attributes_of({**request, "input": [*asked, *output[:begin]]}, None, whole, "/responses")
-        if error and not output[begin:end]:
-            raise ValueError(error)
+        attributes, _ = attributes_of({**request, "input": [*asked, *output[:begin]]}, None, whole, RESPONSES)
         yield run.exchange(begin, attributes, start_ns=None, end_ns=None)
     task = next((item[name] for name in _TASKS if item.get(name) is not None), None)
     yield run.end(task=task, metadata={name: value for name, value in item.items() if name not in _READ})

@@ -13,6 +13,7 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts
+from arttrace.formats.sdks.openai_messages import offered_tools
 from arttrace.records.values.lenient_json import json_object, read_json
 
 KIND = "verifiers results"
@@ -38,7 +39,7 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
     error = _error(item)
     if last < 0 and error is None:
         raise ValueError("a rollout without an answer")
-    offered = [{"type": "function", "function": one} for one in item.get("tool_defs") or () if isinstance(one, dict)]
+    offered = offered_tools(item.get("tool_defs"))
     for at, message in enumerate(said):
         if message["role"] == "assistant":
             cut = at == last and item.get("is_truncated") is True
@@ -68,16 +69,9 @@ def _messages(given: Any, role: str) -> list[dict[str, Any]]:
 
 def _message(one: dict[str, Any], role: str) -> dict[str, Any]:
     calls = one.get("tool_calls")
-    made = {"tool_calls": [_call(call) for call in calls]} if isinstance(calls, list) and calls else {}
+    given = calls if isinstance(calls, list) else []
+    made = {"tool_calls": [read_json(call) if isinstance(call, str) else call for call in given]} if given else {}
     return {**one, "role": role if one["role"] == "text" else one["role"], **made}
-
-
-def _call(given: Any) -> Any:
-    call = read_json(given) if isinstance(given, str) else given
-    if not isinstance(call, dict) or "function" in call:
-        return call
-    function = {name: call[name] for name in ("name", "arguments") if name in call}
-    return {"id": call.get("id"), "type": "function", "function": function}
 
 
 def _error(item: Mapping[str, Any]) -> str | None:
