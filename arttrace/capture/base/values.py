@@ -124,14 +124,29 @@ def describe_error(error: BaseException) -> tuple[str, str]:
     return name, safe_text(error)[:MAX_ERROR_TEXT]
 
 
+_CANCELS = {("trio", "Cancelled"), ("gevent", "Timeout"), ("eventlet", "Timeout"), ("greenlet", "GreenletExit")}
+"""What other libraries stop the code that they run with: package and class."""
+
+
+def is_cancellation(error: BaseException | None) -> bool:
+    """Whether `error` says that whoever runs the code has stopped it, and not that it failed: Ctrl-C, or asyncio, trio,
+    gevent or eventlet; of a group, whether all of it says so."""
+    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        return True
+    if error is None or isinstance(error, Exception):
+        return False
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_cancellation, error.exceptions))
+    return any((base.__module__.partition(".")[0], base.__name__) in _CANCELS for base in type(error).__mro__)
+
+
 def ended_by(error: BaseException) -> tuple[tuple[str, str] | None, str | None]:
     """The failure that `error` makes of the run it ends, and how the run was interrupted; None where it was not."""
     if isinstance(error, GeneratorExit):
         return None, "closed"
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return None, None
-    cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt))
-    return describe_error(error), "cancelled" if cancelled else None
+    return describe_error(error), "cancelled" if is_cancellation(error) else None
 
 
 def weight_of(attributes: Mapping[str, Any]) -> int:

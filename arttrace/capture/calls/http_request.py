@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from opentelemetry.context import get_value
 from opentelemetry.trace import SpanKind
 
-from arttrace.capture.base.values import describe_error
+from arttrace.capture.base.values import describe_error, is_cancellation
 from arttrace.capture.calls.http_content import MAX_BYTES, Headers, body_json, headers_json, pairs, value_of
 from arttrace.capture.calls.model_call import is_suppressed
 from arttrace.capture.context import program
@@ -132,7 +132,7 @@ class OpenHttpRequest:
 
     def not_answered(self, error: BaseException) -> None:
         """The client raised."""
-        self._end("error", error)
+        self._end("cancelled" if is_cancellation(error) else "error", error)
 
     def stream_ended(self, attempt: Any, ending: Ending, error: BaseException | None = None) -> None:
         """The body was read, or will not be."""

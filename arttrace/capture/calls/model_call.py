@@ -6,7 +6,6 @@ read, the stream was closed, dropped or cancelled, an error was raised) comes to
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 from opentelemetry.context import get_current, get_value
 from opentelemetry.trace import SpanKind
 
-from arttrace.capture.base.values import describe_error
+from arttrace.capture.base.values import describe_error, is_cancellation
 from arttrace.capture.calls.attempt import Attempt
 from arttrace.capture.calls.followed_call import FollowedCall, SeenCall, see
 from arttrace.capture.calls.genai_span import CALLS
@@ -265,7 +264,7 @@ class ModelCall:
 
     def raised(self, error: BaseException) -> None:
         """`request` has raised."""
-        cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit))
+        cancelled = isinstance(error, GeneratorExit) or is_cancellation(error)
         answered = bool(self._attempts) and self._attempts[-1].status is not None
         self.finish("cancelled" if cancelled else "complete" if answered else "error", error)
 

@@ -9,7 +9,6 @@ model API is a call of its own, where capture of plain HTTP clients is on.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.values import is_cancellation
 from arttrace.capture.calls import routing
 from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall, begin_call, is_wanted
 from arttrace.capture.context import program
@@ -201,7 +201,7 @@ def _async_send(send: Callable[..., Any], tap: type[Any]) -> Callable[..., Any]:
 def _ending_of(error: BaseException) -> Ending:
     if isinstance(error, GeneratorExit):
         return "closed"
-    return "cancelled" if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)) else "error"
+    return "cancelled" if is_cancellation(error) else "error"
 
 
 class Tapped(Protocol):
@@ -246,7 +246,7 @@ class Tap:
 
     def _ended(self, ending: Ending, error: BaseException | None = None) -> None:
         with _tapping:
-            if ending == "closed" and isinstance(sys.exception(), (asyncio.CancelledError, KeyboardInterrupt)):
+            if ending == "closed" and is_cancellation(sys.exception()):
                 ending = "cancelled"  # closed on the way out of it
             self._call.stream_ended(self._attempt, ending, error)
 
