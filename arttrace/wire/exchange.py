@@ -42,7 +42,8 @@ class Exchange:
     """One HTTP exchange of a model call.
 
     `body` is what was read of the response, still compressed if `headers` say so; `headers` have lower-case names and
-    hold no secrets; `status` is None when no response came. `body_cut` says that the recorder kept only a beginning.
+    hold no secrets; `status` is None when no response came. `body_cut` says that the recorder kept only a beginning,
+    `request_unread` that it could not read the request, which was streamed.
     `path` is that of the URL, without its query; it names the API, and on Azure the deployment.
     """
 
@@ -52,4 +53,5 @@ class Exchange:
     body: bytes = b""
     ending: Ending = "complete"
     body_cut: bool = False
+    request_unread: bool = False
     path: str = "/chat/completions"

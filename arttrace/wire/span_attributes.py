@@ -147,7 +147,8 @@ class SpanDraft:
         """The request's JSON object, its common fields set; empty when it is none."""
         document = json_or_none(self._exchange.request)
         request = document if isinstance(document, dict) else {}
-        if request is not document and self._exchange.request:  # what was said to the model is not known
+        if request is not document and (self._exchange.request or self._exchange.request_unread):
+            # What was said to the model is not known.
             self.cut.append(semconv.INPUT_MESSAGES)
         deployment = _DEPLOYMENT.search(self._exchange.path)
         model = request.get("model")

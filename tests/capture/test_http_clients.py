@@ -376,3 +376,94 @@ def test_a_client_that_lets_another_one_send_has_one_call_with_its_content(
     assert json.loads(call.attributes[semconv.INPUT_MESSAGES])[0]["parts"][0]["content"] == "hi"
     assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT
     assert semconv.ATTEMPTS not in call.attributes
+
+
+class Fetches(httpx.Client):
+    """A client that fetches a token by itself before it sends."""
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        if "x-token" not in request.headers:
+            fetches_a_token(self, request)
+        return super().send(request, **options)
+
+
+def fetches_a_token(client: httpx.Client, request: httpx.Request) -> None:
+    if "moderations" not in request.url.path:
+        secret = {"model": "m", "client_secret": "no message"}
+        client.post(str(request.url.copy_with(path="/v1/moderations")), json=secret, headers={"x-token": "none"})
+
+
+@pytest.mark.parametrize("how", ["its send", "a hook", "plain, a hook"])
+def test_what_a_client_sends_for_a_call_is_not_that_call(how: str, server: ModelServer, spans: Spans) -> None:
+    asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    server.reset()
+    with Fetches() if how == "its send" else httpx.Client() as client:
+        if how != "its send":
+            client.event_hooks = {"request": [lambda request: fetches_a_token(client, request)]}
+        if how.startswith("plain"):
+            client.post(f"{server.url}/chat/completions", json=asked)
+        else:
+            openai.OpenAI(
+                base_url=server.url, api_key="sk-secret-0123456789", http_client=client
+            ).chat.completions.create(**asked)
+    assert [one.path for one in server.sent] == ["/v1/moderations", "/v1/chat/completions"]
+    is_that_call(spans())
+
+
+async def test_what_middleware_of_aiohttp_sends_for_a_call_is_not_that_call(server: ModelServer, spans: Spans) -> None:
+    async def signed(request: aiohttp.ClientRequest, handler: Any) -> Any:
+        for moment in ("before", "after"):
+            if moment == "after":
+                answer = await handler(request)
+            async with session.post(
+                server.url + "/moderations", json={"model": "m", "moment": moment}, middlewares=()
+            ) as told:
+                assert told.status == 200
+        return answer
+
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        url = server.url + "/chat/completions"
+        async with session.post(url, json=body("m", False), middlewares=(signed,)) as answer:
+            await answer.read()
+    is_that_call(spans())
+
+
+def is_that_call(spans: list[SpanRow]) -> None:
+    (call,) = spans
+    assert json.loads(call.attributes[semconv.INPUT_MESSAGES])[0]["parts"][0]["content"] == "hi"
+    assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT
+    assert semconv.ATTEMPTS not in call.attributes
+
+
+def streamed_httpx(library: Any) -> Callable[[str, bytes], int]:
+    return lambda url, sent: int(library.post(url, content=iter([sent])).status_code)
+
+
+def streamed_requests(url: str, sent: bytes) -> int:
+    return requests.post(url, data=iter([sent]), timeout=60).status_code
+
+
+def streamed_aiohttp(url: str, sent: bytes) -> int:
+    async def pieces() -> Any:
+        yield sent
+
+    async def ask() -> int:
+        async with aiohttp.ClientSession() as session, session.post(url, data=pieces()) as answer:
+            await answer.read()
+            return answer.status
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [streamed_httpx(httpx), streamed_httpx(httpx2), streamed_requests, streamed_aiohttp],
+    ids=["httpx", "httpx2", "requests", "aiohttp"],
+)
+def test_a_request_that_is_streamed_is_said_to_be_missing(
+    ask: Callable[[str, bytes], int], server: ModelServer, spans: Spans
+) -> None:
+    assert ask(f"{server.url}/chat/completions", json.dumps(body("m", False)).encode()) == 200
+    (call,) = spans()
+    assert call.attributes[semconv.TRUNCATED] == [semconv.INPUT_MESSAGES]
+    assert json.loads(call.attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == TEXT

@@ -18,11 +18,12 @@ class Attempt:
 
     __slots__ = (
         "body", "body_cut", "body_size", "body_undone", "ending", "error", "failed", "first_chunk_ns", "headers",
-        "moved", "request", "request_headers", "status", "streaming", "url",
+        "moved", "request", "request_headers", "request_unread", "status", "streaming", "url",
     )  # fmt: skip
 
-    def __init__(self, request: bytes = b"", url: Any = "", headers: Mapping[str, str] | None = None) -> None:
-        self.request = request
+    def __init__(self, request: bytes | None = b"", url: Any = "", headers: Mapping[str, str] | None = None) -> None:
+        self.request = request or b""
+        self.request_unread = request is None  # it is a stream, which goes by unread
         self.url = url  # of the client's own type: text is made of it later
         self.request_headers = headers
         self.status: int | None = None
@@ -70,5 +71,6 @@ class Attempt:
             body=b"".join(self.body),
             ending=ending,
             body_cut=self.body_cut,
+            request_unread=self.request_unread,
             path=path,
         )

@@ -211,8 +211,8 @@ class ModelCall:
         self._recorder.started(self)
         before.returned()
 
-    def sending(self, body: bytes, url: Any, headers: Mapping[str, str]) -> None:
-        """An HTTP request goes out: the first attempt, or a retry."""
+    def sending(self, body: bytes | None, url: Any, headers: Mapping[str, str]) -> None:
+        """An HTTP request goes out: the first attempt, or a retry. Its body is None where it is a stream."""
         if self._attempts:  # only its failure is kept of the one before
             self._attempts[-1].body, self._attempts[-1].request = [], b""
         self._attempts.append(Attempt(body, url, headers))

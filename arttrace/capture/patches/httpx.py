@@ -83,12 +83,19 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
     """The call that a request belongs to, and the same once more when the request itself begins it."""
     call = current_call.get()
     if call is not None:
-        if isinstance(call, ModelCall) and (call.http_client is client or _is_handed_on(call, request)):
+        if isinstance(call, ModelCall) and _is_of(call, client, request):
             return call, None
         return None, None
     url = request.url
     own = begin_plain_call(client, request.method, url.path, url.host, request)
     return (own if isinstance(own, ModelCall) else None), own
+
+
+def _is_of(call: ModelCall, client: Any, request: Any) -> bool:
+    """Whether a request made meanwhile is the call's: its client may also fetch a token for it, say, or report it."""
+    if call.http_client is client:
+        return api_of(request.url.path) is not None or "x-stainless-lang" in request.headers
+    return _is_handed_on(call, request)
 
 
 def _is_handed_on(call: ModelCall, request: Any) -> bool:
@@ -107,7 +114,7 @@ def _send_out(call: ModelCall, request: Any, options: dict[str, Any]) -> Any:
         _sending.caught(error)
     request, call.routed_from = routing.apply(request, options)
     try:
-        call.sending(request.content, request.url, request.headers)
+        call.sending(getattr(request, "_content", None), request.url, request.headers)
     except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         _sending.caught(error)
     return request

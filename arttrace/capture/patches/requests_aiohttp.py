@@ -20,6 +20,7 @@ from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall
 from arttrace.capture.calls.tapped_raw import TappedRaw
 from arttrace.capture.patches.httpx import Tap, Tapped, begin_plain_call, current_call, not_answered, raised, returned
 from arttrace.capture.patches.registry import patch
+from arttrace.wire import api_of
 
 _sending = Guard("reading a request")
 _answering = Guard("reading a response")
@@ -82,7 +83,7 @@ def _send_requests(call: ModelCall, session: Any, request: Any, options: dict[st
             if made is not None:
                 request, body = _rewritten_request(session, request, made, options), made.body
                 call.routed_from = made.model
-        call.sending(body if isinstance(body, bytes) else b"", request.url, request.headers)
+        call.sending(body if isinstance(body, bytes) else None, request.url, request.headers)
     return request
 
 
@@ -246,8 +247,9 @@ def _aiohttp_send(send: Callable[..., Any]) -> Callable[..., Any]:
         call = current_call.get()
         if isinstance(call, ModelCall) and call.http_client is self._session:
             with _sending:
-                body = getattr(self.body, "_value", self.body)  # of a payload; one that is a stream is not read
-                call.sending(bytes(body) if isinstance(body, (bytes, bytearray)) else b"", self.url, self.headers)
+                if api_of(self.url.path) is not None:  # else it is what the session's middleware sends beside
+                    body = getattr(self.body, "_value", self.body)  # of a payload
+                    call.sending(bytes(body) if isinstance(body, (bytes, bytearray)) else None, self.url, self.headers)
         return await send(self, *args, **kwargs)
 
     return hooked
