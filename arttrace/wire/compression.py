@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -39,7 +40,7 @@ def _undo(name: str, body: bytes) -> bytes:
         case "br":
             return _bounded(lambda: _Brotli(_decompressor("brotli", "brotlicffi").Decompressor()), body)
         case "zstd":
-            return _bounded(_decompressor("zstandard").ZstdDecompressor().decompressobj, body)
+            return _bounded(_zstd(), body)
     raise ValueError(f"unknown content encoding {name!r}")
 
 
@@ -119,6 +120,16 @@ def undo_members(new: Callable[[], Any], body: bytes, bound: int, *, several: bo
             if unpacking.members > MAX_MEMBERS:
                 raise ValueError(f"it has more than {MAX_MEMBERS} members")
     return b"".join(out), unpacking.is_whole
+
+
+def _zstd() -> Callable[[], Any]:
+    """What makes a decompressor of one frame: by what httpx2 and urllib3 ask servers for zstd with, else zstandard."""
+    for module in ("compression.zstd", "backports.zstd"):  # the first is Python's own from 3.14 on
+        with contextlib.suppress(ImportError):
+            made: Callable[[], Any] = import_module(module).ZstdDecompressor
+            return made
+    made = _decompressor("zstandard").ZstdDecompressor().decompressobj
+    return made
 
 
 def _decompressor(*modules: str) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import zlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -393,6 +396,36 @@ def test_compression_is_undone_as_far_as_it_goes() -> None:
     for body, encoding in ((b"nonsense", "gzip"), (data, "unheard-of")):
         with pytest.raises(ValueError, match=r"damaged|unknown"):
             decompress(body, encoding)
+
+
+@pytest.mark.parametrize("module", ["compression.zstd", "backports.zstd"])
+def test_zstd_is_undone_by_what_the_client_asks_for_it_with(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """httpx2 asks for zstd with Python's own from 3.14 on, whose decompressor this one stands in for."""
+
+    class ZstdDecompressor:
+        def __init__(self) -> None:
+            self._frame = zstandard.ZstdDecompressor().decompressobj()
+
+        def decompress(self, data: bytes) -> bytes:
+            return self._frame.decompress(data)
+
+        @property
+        def eof(self) -> bool:
+            return self._frame.eof
+
+        @property
+        def unused_data(self) -> bytes:
+            return self._frame.unused_data
+
+    for missing in ("zstandard", "compression.zstd", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(ZstdDecompressor=ZstdDecompressor))
+    body = sse(*[{"id": f"no two of these are the same {number}"} for number in range(3)])
+    packed = zstandard.compress(body) + zstandard.compress(body)
+    assert decompress(packed, "zstd") == 2 * body
+    assert body.startswith(decompress(packed[:40], "zstd"))
+    with pytest.raises(ValueError, match="damaged"):
+        decompress(b"no zstd", "zstd")
 
 
 def test_a_compression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
