@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+_PORTS = {"http": ":80", "https": ":443"}
 
 
 def is_loopback(host: str) -> bool:
@@ -26,6 +29,13 @@ def is_loopback_authority(authority: bytes) -> bool:
 def is_http(url: str) -> bool:
     """Whether an address is one of a server that is asked by HTTP; the scheme may be written in capitals."""
     return url.lower().startswith(("http://", "https://"))
+
+
+def with_plain_port(url: str) -> str:
+    """An address without the port that its scheme has anyway: some HTTP clients leave that out, and others do not."""
+    parts = urlsplit(url)
+    port = _PORTS.get(parts.scheme, "")
+    return parts._replace(netloc=parts.netloc.removesuffix(port)).geturl() if port else url
 
 
 def needs_certificates(url: str) -> bool:

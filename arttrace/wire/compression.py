@@ -128,8 +128,7 @@ def _zstd() -> Callable[[], Any]:
         with contextlib.suppress(ImportError):
             made: Callable[[], Any] = import_module(module).ZstdDecompressor
             return made
-    made = _decompressor("zstandard").ZstdDecompressor().decompressobj
-    return made
+    return _decompressor("zstandard").ZstdDecompressor().decompressobj  # type: ignore[no-any-return]
 
 
 def _decompressor(*modules: str) -> Any:

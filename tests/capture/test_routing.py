@@ -23,7 +23,7 @@ from spool import read_spans
 import arttrace
 from arttrace.capture.base.routes import parse_routes
 from arttrace.capture.calls import routing
-from arttrace.capture.calls.routing import apply
+from arttrace.capture.calls.routing import apply, rewrite
 from arttrace.commands import run
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
@@ -296,6 +296,18 @@ def test_trainable_servers_are_asked_for_tokens_and_no_others(
     calls = sorted((span for span in spans() if span.name.startswith("chat")), key=lambda span: span.start_ns)
     assert [semconv.TOKEN_IDS in call.attributes for call in calls] == [False, True, True]
     assert semconv.ROUTED_FROM not in calls[1].attributes
+
+
+@pytest.mark.parametrize("base", ["https://box:443/v1", "https://box/v1/", "http://box:80/v1", "http://box/v1"])
+@pytest.mark.parametrize("port", ["", ":443", ":80"])
+def test_a_trainable_server_is_known_by_its_schemes_own_port(base: str, port: str, tmp_path: Path) -> None:
+    """httpx and aiohttp leave such a port out, requests does not."""
+    arttrace.init(dir=tmp_path / "data", trainable=[base])
+    scheme = base.partition(":")[0]
+    made = rewrite(f"{scheme}://box{port}/v1/chat/completions", b'{"model":"m"}', client="httpx")
+    is_its_own = port in ("", {"http": ":80", "https": ":443"}[scheme])
+    assert (made is not None) == is_its_own
+    assert made is None or made.url == f"{scheme}://box{port}/v1/chat/completions"
 
 
 @pytest.mark.parametrize("module", [httpx, httpx2])

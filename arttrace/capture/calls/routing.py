@@ -16,6 +16,7 @@ from arttrace.capture.base.routes import Route, parse_routes
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow, current_flow
 from arttrace.capture.export import lifecycle, summary
+from arttrace.system.addresses import with_plain_port
 from arttrace.system.errors import ArttraceError
 from arttrace.wire import api_of
 from arttrace.wire.content.secrets import is_of_a_key
@@ -115,7 +116,7 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
         if routes and api_of(parts.path) == "messages":
             not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
         return None
-    asked = any(url.startswith(base.rstrip("/") + "/") for base in settings.trainable)
+    asked = any(with_plain_port(url).startswith(base.rstrip("/") + "/") for base in settings.trainable)
     if body is None:
         if routes or asked:
             not_reached(
