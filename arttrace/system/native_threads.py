@@ -126,6 +126,10 @@ class Lock:
     ) -> None:
         self._lock.release()
 
+    def locked(self) -> bool:
+        """Whether somebody holds it."""
+        return self._lock.locked()
+
 
 class Event:
     """As that of `threading`; to one who waits, `clear` at that very moment may come too late."""

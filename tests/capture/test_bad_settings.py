@@ -13,10 +13,11 @@ import pytest
 from spool import read_spool
 
 import arttrace
-from arttrace.capture.base import variables
+from arttrace.capture.base import guard, variables
 from arttrace.capture.base.settings import Settings
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.system import native_threads
 
 
 @pytest.mark.parametrize(
@@ -175,3 +176,20 @@ def test_what_is_logged_of_settings_may_be_asked_which_run_it_is_of(started: lis
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     said = "arttrace: nothing reads ARTTRACE_SAMPLED. ARTTRACE_SAMPLE may be meant."
     assert (done.stdout, done.stderr) == (f"{bool(started)} {said}\n", "")
+
+
+def test_a_block_that_is_cut_short_holds_back_nothing_that_is_said_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    """As by Ctrl-C as it ends: all that arttrace said on that thread from then on was lost, and kept in memory."""
+    lock = native_threads.Lock()
+    guard.SaidLater(lock).__enter__()
+    with lock:
+        guard.logger.warning("inside")
+        assert caplog.messages == []
+    guard.logger.warning("after it")
+    assert caplog.messages == ["inside", "after it"]
+    caplog.clear()
+    guard.SaidLater(lock).__enter__()
+    with guard.SaidLater(lock), lock, guard.SaidLater(other := native_threads.Lock()), other:
+        guard.logger.warning("in a later one")
+        assert caplog.messages == []
+    assert caplog.messages == ["in a later one"]

@@ -315,7 +315,7 @@ def chosen(program: Program) -> dict[str, FunctionType]:
 
 
 def test_whatever_of_ours_fails_the_program_never_notices_and_it_is_counted(
-    programs: tuple[list[Any], Program], monkeypatch: pytest.MonkeyPatch
+    programs: tuple[list[Any], Program], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected, program = programs
     assert whole(program) == expected
@@ -340,6 +340,10 @@ def test_whatever_of_ours_fails_the_program_never_notices_and_it_is_counted(
         if current_flow().scope is not None:
             wrong.setdefault(name, "what comes later is of a run that has ended")
         set_flow(EMPTY_FLOW)
+        caplog.clear()
+        guard.logger.warning("later")
+        if caplog.messages != ["later"]:
+            wrong.setdefault(name, "what is logged later is lost")
     assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
     assert guards() - parts - ELSEWHERE.keys() == set(), "guards that nothing here makes fail"
 

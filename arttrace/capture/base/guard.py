@@ -23,7 +23,7 @@ logger = logging.getLogger("arttrace")
 failures: Counter[str] = Counter()
 """How often each part of ours failed, by the part's name."""
 
-_held_back: ContextVar[list[logging.LogRecord] | None] = ContextVar("arttrace_held_back", default=None)
+_said_later: ContextVar[SaidLater | None] = ContextVar("arttrace_said_later", default=None)
 
 _background: list[Exception] = []
 _lock = native_threads.allocate_lock()
@@ -75,34 +75,49 @@ def _count(part: str) -> int:
     return count
 
 
+def _open_block() -> SaidLater | None:
+    """The outermost one that the caller is in. One whose lock is free is over: Ctrl-C, say, has cut its end short."""
+    block = _said_later.get()
+    if block is None or block.lock.locked():
+        return block
+    block.say()
+    return None
+
+
 def _is_said_now(record: logging.LogRecord) -> bool:
-    held = _held_back.get()
-    if held is not None:
-        held.append(record)
-    return held is None
+    block = _open_block()
+    if block is not None:
+        block.held.append(record)
+    return block is None
 
 
 logger.addFilter(_is_said_now)
 
 
 class SaidLater:
-    """`with SaidLater(), lock:` logs what is said in the block once the lock is free: a filter or handler of the user's
-    may ask which run it is in, or make a call of its own, and so come to the same lock."""
+    """`with SaidLater(lock), lock:` logs what is said in the block once the lock is free: a filter or handler of the
+    user's may ask which run it is in, or make a call of its own, and so come to the same lock."""
 
-    __slots__ = ("_is_outermost",)
+    __slots__ = ("held", "lock")
+
+    def __init__(self, lock: native_threads.Lock) -> None:
+        self.lock = lock
+        self.held: list[logging.LogRecord] = []
 
     def __enter__(self) -> None:
-        self._is_outermost = _held_back.get() is None
-        if self._is_outermost:
-            _held_back.set([])
+        if _open_block() is None:
+            _said_later.set(self)
 
     def __exit__(self, *_: object) -> None:
-        held = _held_back.get()
-        if self._is_outermost and held is not None:
-            _held_back.set(None)
-            for record in held:
-                with contextlib.suppress(Exception):  # as in `failed`
-                    logger.handle(record)
+        if _said_later.get() is self:
+            self.say()
+
+    def say(self) -> None:
+        """Log what was held back, and hold nothing back any more."""
+        _said_later.set(None)
+        for record in self.held:
+            with contextlib.suppress(Exception):  # as in `failed`
+                logger.handle(record)
 
 
 class Guard:

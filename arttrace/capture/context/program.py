@@ -75,7 +75,7 @@ def scope(kind: ScopeKind = "agent") -> Position | None:
     inherited = of_process()
     if kind == "trajectory" or (inherited is None and not _enabled):
         return None if inherited is None else remote_parent(inherited)
-    with SaidLater(), _lock:
+    with SaidLater(_lock), _lock:
         if _scope is None:
             recorder = lifecycle.recorder()
             if recorder.settings.disabled:

@@ -64,7 +64,7 @@ def settings_in_force() -> Settings:
 def configure(settings: Settings | None = None, *, renew: bool = False) -> Recorder:
     """Make the recorder (by the environment without `settings`), or with `renew` put another in its place."""
     global _recorder
-    with SaidLater(), _lock:
+    with SaidLater(_lock), _lock:
         if _recorder is not None and not renew:
             return _recorder
         from arttrace.capture.export.recorder import Recorder  # on first use: importing arttrace stays quick
