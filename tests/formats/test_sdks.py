@@ -15,10 +15,12 @@ from arttrace.commands import cli
 from arttrace.formats.imported_files import read_file
 from arttrace.records.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.record import encode_record
+from arttrace.records.sequence import NotTrained
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.records.trajectory import Relation, Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
+from arttrace.trajectories.conversations import conversations, unsupported
 from arttrace.trajectories.decoding.unreadable_calls import counted
 
 TRACE = "1" * 32
@@ -370,3 +372,20 @@ def test_messages_of_several_parts_by_openinference_are_whole(tmp_path: Path) ->
     assert message.parts[0] == TextPart("what is this?")
     assert "https://example.org/a.png" in json.dumps(to_builtins(message.parts[1]))
     assert call.call.choices[0].message.text == "a cat"
+
+
+def test_what_a_providers_own_tool_returned_is_no_text_of_the_answer(tmp_path: Path) -> None:
+    """As AI SDK 7 says a search that the provider ran: data sets had the page for the answer's text."""
+    searched = {"type": "tool_call", "id": "s1", "name": "web_search", "arguments": {"q": "x"}}
+    returned = {"type": "tool_call_response", "id": "s1", "response": "page x"}
+    told = {"type": "text", "content": "x is 3."}
+    attributes: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "What is x?"}]}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [told, searched, returned]}]),
+    }
+    trajectory = build(tmp_path, span("c", "chat m", attributes, scope="gen_ai"))
+    [whole] = conversations(trajectory)
+    assert unsupported(whole) == NotTrained.NOT_TEXT
+    assert whole.chat()[-1]["content"] == "x is 3."
+    assert to_builtins(whole.messages[-1].parts[-1].value) == returned  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ from itertools import chain, groupby
 from typing import Any
 
 import msgspec
+from msgspec import to_builtins
 
 from arttrace.records.message import (
     Message,
@@ -193,6 +194,8 @@ class _Seen(dict[str, Message]):
         """The first message seen that equals this one. What a part holds but text is not compared: 1 equals true."""
         parts = message.parts
         exact = type(parts[0]) in _OF_TEXT if len(parts) == 1 else _OF_TEXT.issuperset(map(type, parts))
+        if not exact and message.role == "assistant":
+            message = _without_results(message)
         message = self._canonical.setdefault(message if exact else id(message), message)
         key = id(message)
         if key not in self.hashes:
@@ -217,6 +220,14 @@ def _is_one(message: Message) -> bool:
     if message.role == "assistant" or (len(message.parts) == 1 and message.role in ("tool", "function")):
         return True
     return not any(isinstance(part, ToolResultPart) for part in message.parts)
+
+
+def _without_results(message: Message) -> Message:
+    """An answer whose results of tools, which the model's server ran, are parts like others."""
+    if not any(isinstance(part, ToolResultPart) for part in message.parts):
+        return message
+    parts = [OtherPart(to_builtins(part)) if isinstance(part, ToolResultPart) else part for part in message.parts]
+    return Message(message.role, tuple(parts), message.name)
 
 
 def _single(message: Message) -> Iterator[Message]:
