@@ -389,3 +389,17 @@ def test_what_a_providers_own_tool_returned_is_no_text_of_the_answer(tmp_path: P
     assert unsupported(whole) == NotTrained.NOT_TEXT
     assert whole.chat()[-1]["content"] == "x is 3."
     assert to_builtins(whole.messages[-1].parts[-1].value) == returned  # type: ignore[union-attr]
+
+
+def test_tools_with_an_input_schema_are_functions_with_parameters(tmp_path: Path) -> None:
+    """As AI SDK 7 has them, and MCP."""
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = {"type": "function", "name": "weather", "description": "d", "inputSchema": schema}
+    attributes: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.tool.definitions": json.dumps([tool]),
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Oslo?"}]}]),
+    }
+    [placed] = build(tmp_path, span("c", "chat m", attributes, scope="gen_ai")).calls
+    function = {"name": "weather", "description": "d", "parameters": schema}
+    assert placed.call.tools == ({"type": "function", "function": function},)

@@ -170,11 +170,15 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if "input_schema" in tool:
         [said] = chat_tools([{**tool, "input_schema": from_json(tool["input_schema"])}])
         return dict(said)
-    is_the_servers = "parameters" not in tool and tool.get("type") not in (None, "function", "custom")
+    is_the_servers = not {"parameters", *_SCHEMA} & tool.keys() and tool.get("type") not in (None, "function", "custom")
     if "function" in tool or "name" not in tool or is_the_servers:
         return tool
-    function = {key: from_json(value) if key == "parameters" else value for key, value in tool.items() if key != "type"}
+    named = {_SCHEMA.get(key, key): value for key, value in tool.items() if key != "type"}
+    function = {key: from_json(value) if key == "parameters" else value for key, value in named.items()}
     return {"type": "function", "function": function}
+
+
+_SCHEMA = {"inputSchema": "parameters"}  # of MCP, and of Vercel's AI SDK
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
