@@ -25,6 +25,7 @@ REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
 REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
 REQUEST_CHOICE_COUNT: Final = "gen_ai.request.choice.count"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
+REQUEST_PREVIOUS_RESPONSE: Final = "gen_ai.request.previous_response.id"  # read as PREVIOUS_RESPONSE_ID
 REQUEST_ENCODING_FORMATS: Final = "gen_ai.request.encoding_formats"
 EMBEDDINGS_DIMENSION_COUNT: Final = "gen_ai.embeddings.dimension.count"
 

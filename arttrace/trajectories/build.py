@@ -161,7 +161,7 @@ def _agents_and_calls(
                 span.attributes[semconv.SYSTEM_INSTRUCTIONS]
             ):
                 instructed.add(key)
-            if semconv.PREVIOUS_RESPONSE_ID in span.attributes and semconv.OPENAI_API_TYPE not in span.attributes:
+            if semconv.PREVIOUS_RESPONSE_ID in span.attributes and _OF_EACH_REQUEST.isdisjoint(span.attributes):
                 threaded.add(key)
         elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
             below[tree.agent_of[key]][key] = span
@@ -234,6 +234,10 @@ def _agents_and_calls(
         ),
         tuple(nodes),
     )
+
+
+_OF_EACH_REQUEST = frozenset((semconv.OPENAI_API_TYPE, semconv.REQUEST_PREVIOUS_RESPONSE))
+"""What calls have of APIs whose requests bring their tools also where they go on from a response."""
 
 
 def _placed_agent(agent: Agent, parent_of: Mapping[str, str], spawned_by: Mapping[str, _Spawned]) -> Agent:

@@ -403,3 +403,28 @@ def test_tools_with_an_input_schema_are_functions_with_parameters(tmp_path: Path
     [placed] = build(tmp_path, span("c", "chat m", attributes, scope="gen_ai")).calls
     function = {"name": "weather", "description": "d", "parameters": schema}
     assert placed.call.tools == ({"type": "function", "function": function},)
+
+
+def test_a_previous_response_of_the_conventions_is_the_history(tmp_path: Path) -> None:
+    """By the name that OpenTelemetry's utilities write, as for Gemini's interactions; one that was not captured is
+    told."""
+
+    def call(id: str, before: str | None, asked: str, said: str) -> SpanRow:
+        attributes: Attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "gcp.gemini",
+            "gen_ai.response.id": f"i{id}",
+            "gen_ai.system_instructions": json.dumps([{"type": "text", "content": f"Be kind, {id}."}]),
+            "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": asked}]}]),
+            "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": said}]}]),
+            **({"gen_ai.request.previous_response.id": before} if before else {}),
+        }
+        return span(id, "chat gemini-3", attributes)
+
+    agent = span("a", "invoke_agent A", {"gen_ai.operation.name": "invoke_agent"})
+    first, second = call("b", None, "What is x?", "3."), call("c", "ib", "And y?", "4.")
+    whole = build(tmp_path / "whole", agent, first, second)
+    texts = [message.text for message in whole.calls[1].call.messages]
+    assert (whole.unread, texts) == ({}, ["Be kind, c.", "What is x?", "3.", "And y?"])
+    lacking = build(tmp_path / "lacking", agent, second)
+    assert [*lacking.unread] == ["no scope, chat: unreadable messages that the server keeps under previous_response_id"]

@@ -27,6 +27,7 @@ _TRACELOOP_KIND = "traceloop.span.kind"
 
 _RENAMED = {
     "gen_ai.system": semconv.PROVIDER_NAME,
+    semconv.REQUEST_PREVIOUS_RESPONSE: semconv.PREVIOUS_RESPONSE_ID,
     "gen_ai.usage.prompt_tokens": semconv.USAGE_INPUT_TOKENS,
     "gen_ai.usage.completion_tokens": semconv.USAGE_OUTPUT_TOKENS,
     "gen_ai.usage.cache_creation.input_tokens": semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
