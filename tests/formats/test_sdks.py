@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from msgspec import to_builtins
@@ -428,3 +429,28 @@ def test_a_previous_response_of_the_conventions_is_the_history(tmp_path: Path) -
     assert (whole.unread, texts) == ({}, ["Be kind, c.", "What is x?", "3.", "And y?"])
     lacking = build(tmp_path / "lacking", agent, second)
     assert [*lacking.unread] == ["no scope, chat: unreadable messages that the server keeps under previous_response_id"]
+
+
+AGENTS = "opentelemetry.instrumentation.openai_agents"
+
+
+def agents_call(*answer: dict[str, Any], **further: Any) -> SpanRow:
+    asked = [{"role": "user", "parts": [{"type": "text", "content": "What is x?"}]}]
+    attributes: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.input.messages": json.dumps(asked),
+        **({"gen_ai.output.messages": json.dumps(answer)} if answer else {}),
+        **further,
+    }
+    return span("c", "openai.response", attributes, scope=AGENTS)
+
+
+def test_a_call_whose_answer_was_not_recorded_is_told(tmp_path: Path) -> None:
+    """OpenLLMetry has no answers of the OpenAI Agents SDK's calls of chat completions: the run was complete."""
+    trajectory = build(tmp_path / "ended", agents_call())
+    assert trajectory.unread == {f"{AGENTS}, chat: no answer": 1}
+    failed = msgspec.structs.replace(agents_call(), status_code=2)
+    assert build(tmp_path / "failed", failed).unread == {}
+    nothing = agents_call({"role": "assistant", "parts": [], "finish_reason": "stop"})
+    assert build(tmp_path / "nothing", nothing).unread == {}

@@ -59,7 +59,14 @@ def unread(span: SpanRow, call: Call | None) -> str | None:
         return None
     if not call.messages and not any(choice.message.parts for choice in call.choices):
         return _named(span)
-    return f"{_kind(span)}: unreadable {', '.join(call.unreadable)}" if call.unreadable else None
+    if call.unreadable:
+        return f"{_kind(span)}: unreadable {', '.join(call.unreadable)}"
+    return f"{_kind(span)}: no answer" if _lacks_its_answer(span, call) else None
+
+
+def _lacks_its_answer(span: SpanRow, call: Call) -> bool:
+    """Whether its sender recorded what was asked alone. What is captured here has none where the server gave none."""
+    return not (call.choices or call.error or call.interrupted or semconv.TRAJECTORY_ID in span.attributes)
 
 
 def unanswered(calls: Iterable[Call]) -> list[str]:
