@@ -454,3 +454,21 @@ def test_a_call_whose_answer_was_not_recorded_is_told(tmp_path: Path) -> None:
     assert build(tmp_path / "failed", failed).unread == {}
     nothing = agents_call({"role": "assistant", "parts": [], "finish_reason": "stop"})
     assert build(tmp_path / "nothing", nothing).unread == {}
+
+
+def test_what_the_agents_sdk_answers_in_several_items_is_one_answer(tmp_path: Path) -> None:
+    """Whatever the ids of its provider's responses look like; arguments that are no object are as they were sampled."""
+    calls = [
+        {"role": "assistant", "parts": [{"type": "tool_call", "name": "look", "id": id, "arguments": arguments}]}
+        for id, arguments in (("c1", {"q": "x"}), ("c2", {"_raw": '{"q": '}))
+    ]
+    said = {"role": "assistant", "parts": [{"type": "text", "content": "I look."}], "finish_reason": "stop"}
+    ends = [{**call, "finish_reason": "tool_call"} for call in calls]
+    response = {"gen_ai.response.id": "ad5663da-63e6-86c6-e0be-ff15effa8357"}
+    [placed] = build(tmp_path, agents_call(said, *ends, **response)).calls
+    [choice] = placed.call.choices
+    assert (choice.end, choice.message.text) == ("tool_calls", "I look.")
+    assert choice.message.tool_calls == (
+        ToolCallPart("look", '{"q":"x"}', "c1"),
+        ToolCallPart("look", '{"q": ', "c2"),
+    )

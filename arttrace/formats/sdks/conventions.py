@@ -141,11 +141,12 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
     if span.scope_name == "litellm" or "litellm.call_id" in attributes:  # which it writes on another's span, too
         found |= _with_calls_beside(attributes)
     of_items = (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_")
-    if of_items or span.scope_name in _AS_TEXT:
+    joins = of_items or span.scope_name == _AGENTS
+    if joins or span.scope_name in _AS_TEXT:
         for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
             given = attributes.get(name)
             messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
-            if isinstance(messages, list) and (read := _read_again(messages, joins=of_items)) != messages:
+            if isinstance(messages, list) and (read := _read_again(messages, joins=joins)) != messages:
                 found[name] = text_of(read)
     if span.scope_name == _LANGCHAIN and (result := langchain_result(attributes.get(semconv.TOOL_CALL_RESULT))):
         found |= result
@@ -156,6 +157,7 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
 
 
 _LANGCHAIN = "opentelemetry.instrumentation.langchain"
+_AGENTS = "opentelemetry.instrumentation.openai_agents"
 _AS_TEXT = (_LANGCHAIN, "opentelemetry.instrumentation.bedrock")
 
 
@@ -216,8 +218,11 @@ def _read_again(messages: list[Any], *, joins: bool) -> list[Any]:
 
 
 def _read_part(part: Any, *, asks: bool) -> list[Any]:
-    """A part; of the JSON of thoughts their text, and nothing of that of a tool call which a part of its own says."""
-    content = json_object(part).get("content")
+    """A part; of the JSON of thoughts their text, and nothing of that of a tool call which a part of its own says.
+    OpenLLMetry puts arguments that are no object into one of its own."""
+    content, given = json_object(part).get("content"), json_object(json_object(part).get("arguments"))
+    if given.keys() == {"_raw"} and isinstance(given["_raw"], str):
+        return [{**part, "arguments": given["_raw"]}]
     if not isinstance(content, str) or part.get("type") not in ("text", "reasoning") or content[:2] not in ('{"', "[{"):
         return [part]
     said = from_json(content)
