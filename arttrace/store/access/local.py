@@ -160,6 +160,7 @@ class Store(StoreQueries):
             ) from error
         except (duckdb.Error, OSError) as error:
             file.invalidated = True
+            file.raise_if_damaged("written", error)
             raise StoreFull(
                 f"the store {self.data.store} could not be written: {error}",
                 f"Free disk space. Nothing is lost: what was not stored is still in {directory}.",

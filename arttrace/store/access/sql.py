@@ -20,6 +20,7 @@ import msgspec
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.units import quantity
 from arttrace.store.file import cancellation
+from arttrace.store.file.failures import is_damage
 from arttrace.system.errors import StoreError
 
 MAX_ANSWER_BYTES = 512 << 20
@@ -82,6 +83,8 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator
     except (duckdb.FatalException, duckdb.InterruptException):
         raise
     except duckdb.Error as error:
+        if is_damage(error):
+            raise
         raise StoreError(
             f"the query failed: {error}", "`arttrace sql --help` lists the views and their columns."
         ) from error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import re
 import shutil
 import time
@@ -13,24 +11,19 @@ from pathlib import Path
 
 import duckdb
 
-from arttrace.records.values.users_text import first_line
 from arttrace.store.file import migrations, reread
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, name_of, opening
+from arttrace.store.file.failures import cannot_be
 from arttrace.store.file.read_so_far import reading_shown_to_others
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
 from arttrace.store.transactions import ctrl_c_as_usual
-from arttrace.system.errors import StoreError, StoreFull, StoreInUse
+from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.private_files import make_directory, tighten_data
 
 _LOCK_PATIENCE_S = 2.0
 _HELD = ("Could not set lock", "the configuration has been locked")
 """What DuckDB says of a file that another process has open, and of one that this process is about to close."""
-_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-_NO_DAMAGE = (
-    *(duckdb.OutOfMemoryException, duckdb.InterruptException, duckdb.ProgrammingError),
-    *(duckdb.ConversionException, duckdb.OutOfRangeException),  # a number that was asked for is beyond its column
-)
 _HEADERS = 3 * 4096
 
 
@@ -81,18 +74,6 @@ def connect_while_opening(path: Path, *, patience_s: float = _LOCK_PATIENCE_S) -
     except BaseException:
         connection.close()
         raise
-
-
-def cannot_be(used: str, path: Path, error: duckdb.Error) -> StoreError:
-    """What DuckDB refused to do with the store, with the remedy: room for it, or another file."""
-    said = f"the store {path} cannot be {used}: {first_line(error)}"
-    if any(os.strerror(one) in str(error) for one in _NO_ROOM):
-        return StoreFull(said, "Free disk space. Nothing is lost: what was not stored is still in the spool.")
-    if isinstance(error, _NO_DAMAGE):
-        return StoreError(said)
-    return StoreError(
-        said, "If it is damaged, move it away: `arttrace ls` makes a new one from what is still in the spool."
-    )
 
 
 def _remove_unborn(path: Path) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import duckdb
 
 from arttrace.store.file.cancellation import stoppable
-from arttrace.store.file.connect import cannot_be, connect, connect_while_opening
+from arttrace.store.file.connect import connect, connect_while_opening
 from arttrace.store.file.duckdb_file import opening, replace
+from arttrace.store.file.failures import cannot_be, is_damage
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.transactions import ctrl_c_as_usual
 from arttrace.system.errors import StoreError, StoreFull, StoreInUse
@@ -41,7 +42,12 @@ class SharedFile:
         self.changes = 0
         self._opener = os.getpid()
         self._last_close: weakref.finalize[..., SharedFile] | None = None
-        self._use(connect(path))
+        connection = connect(path)
+        try:
+            self._use(connection)
+        except duckdb.Error as error:
+            _close(path, connection, self.lock, self._opener)
+            raise cannot_be("opened", path, error) from error
         self._changed = threading.Condition(self.lock)
         self._rewriting = False
         self._reopening = 0
@@ -75,6 +81,7 @@ class SharedFile:
             try:
                 self.reopen()
             except (duckdb.Error, OSError) as error:
+                self.raise_if_damaged("opened again", error)
                 raise StoreFull(
                     f"the store {self.path} could not be opened again: {error}",
                     "Free disk space. Nothing is lost, and the next use tries again.",
@@ -144,6 +151,11 @@ class SharedFile:
         """After a fatal error, a commit that fails for a full disk, say, the whole DuckDB instance is of no use."""
         if isinstance(error, duckdb.FatalException):
             self.invalidated = True
+
+    def raise_if_damaged(self, used: str, error: Exception) -> None:
+        """Raises StoreError for an error that says that the file is damaged: no room on the disk would mend it."""
+        if isinstance(error, duckdb.Error) and is_damage(error):
+            raise cannot_be(used, self.path, error) from error
 
     def reopen(self, replace_by: Path | None = None) -> None:
         """Opens the file anew, another one in its place if given. A reader's connection would keep the old one open,

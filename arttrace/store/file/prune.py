@@ -117,6 +117,7 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
                     after = file.path.stat().st_size
         except (duckdb.Error, OSError, StoreError) as error:
             target.unlink(missing_ok=True)
+            file.raise_if_damaged("rewritten", error)
             raise StoreError(
                 f"the store {file.path} could not be rewritten: {error}",
                 "Nothing that was to be kept is lost. There must be room for a copy of it beside the store.",
