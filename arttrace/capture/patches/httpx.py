@@ -83,8 +83,11 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
     """The call that a request belongs to, and the same once more when the request itself begins it."""
     call = current_call.get()
     if call is not None:
-        if isinstance(call, ModelCall) and _is_of(call, client, request):
-            return call, None
+        try:
+            if isinstance(call, ModelCall) and _is_of(call, client, request):
+                return call, None
+        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
+            _beginning.caught(error)
         return None, None
     url = request.url
     own = begin_plain_call(client, request.method, url.path, url.host, request)
@@ -100,10 +103,8 @@ def _is_of(call: ModelCall, client: Any, request: Any) -> bool:
 
 def _is_handed_on(call: ModelCall, request: Any) -> bool:
     """Whether a request of the call's own client is sent by another one: it has a `send` that lets that one do it."""
-    with _beginning:
-        hook = sys.modules.get("arttrace.capture.patches.model_clients")
-        return hook is not None and not call.awaits_answer and hook.client_of(request) is not None
-    return False
+    hook = sys.modules.get("arttrace.capture.patches.model_clients")
+    return hook is not None and not call.awaits_answer and hook.client_of(request) is not None
 
 
 def _send_out(call: ModelCall, request: Any, options: dict[str, Any]) -> Any:
