@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from msgspec.structs import replace
 from simulated_agent import research_run
 
 from arttrace.commands import cli, main
-from arttrace.formats.imported_files import Unreadable, read_file
+from arttrace.commands.data import import_
+from arttrace.formats.imported_files import Unreadable, read_file, read_records
 from arttrace.formats.otlp.decode_json import parse_json
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
@@ -66,6 +69,29 @@ def test_the_same_file_twice_is_there_once(tmp_path: Path) -> None:
         assert run(tmp_path, "import", file).exit_code == 0
     with Store.open(DataDir(tmp_path / "data")) as store:
         assert store.sql("SELECT (SELECT count(*) FROM span_records), (SELECT count(*) FROM rewards)")[1] == [(3, 1)]
+
+
+def test_an_import_that_is_interrupted_says_what_is_stored_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "chats.jsonl", *({**CHAT, "task_id": n} for n in range(600)))
+
+    def until_ctrl_c(*arguments: Any) -> Iterator[Any]:
+        yield next(read_records(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_, "read_records", until_ctrl_c)
+    ended = run(tmp_path, "import", file)
+    assert isinstance(ended.exception, SystemExit)
+    said = re.fullmatch(
+        rf"{re.escape(file)}: (\d+) new records stored until here; import it again for the rest.\n\nAborted!\n",
+        ended.output,
+    )
+    assert said is not None, ended.output
+    stored = int(said[1])
+    assert 0 < stored < 4 * 600
+    monkeypatch.undo()
+    assert f"{4 * 600 - stored} new, {stored} already stored" in run(tmp_path, "import", file).output
 
 
 def test_what_was_stored_already_is_counted(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       exports of Langfuse (traces with observations and scores, or observations), LangSmith (runs),
         Braintrust (spans) and Phoenix (spans), with feedback, scores and annotations as rewards
       trajectories of ART (groups as JSON, logs as Parquet), ATIF (Harbor), SWE-agent and mini-swe-agent
+      results of verifiers and prime-rl, rollouts of NeMo Gym
       sessions of Claude Code and of the Codex CLI
       chat completions that OpenAI stored, with what was asked under "messages"; batch results with requests
       conversations: OpenAI's or Anthropic's messages under "messages" (or "traj"), with "reward" and "task_id"
@@ -92,6 +93,10 @@ def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> d
                 if size >> 20:
                     progress(batch.position >> 20)
             progress.end()
+    except KeyboardInterrupt:
+        stored = quantity(new, "new record")
+        click.echo(f"{file}: {stored} stored until here; import it again for the rest.", err=True)
+        raise
     except Unreadable as error:
         raise ArttraceError(
             f"{file} is in no known form: {error}", "`arttrace import --help` lists the known forms."
