@@ -13,6 +13,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import MessageNode, Trajectory
 from arttrace.records.values.finish_reasons import BROKEN, CUT_SHORT
 from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.decoding.messages import has_unnamed_calls
 
 ChatMessage = dict[str, Any]
 """One message as chat templates take it: role, content, and tool_calls, tool_call_id, name, reasoning_content."""
@@ -233,6 +234,8 @@ def unsupported(conversation: Conversation, *, text_only: bool = True) -> NotTra
     kinds = {type(part) for message in conversation.messages for part in message.parts}
     if text_only and OtherPart in kinds:
         return NotTrained.NOT_TEXT
+    if any(map(has_unnamed_calls, conversation.messages)):
+        return NotTrained.UNREADABLE
     if not any(_says_something(conversation.messages[at]) for at in conversation.targets):
         return NotTrained.EMPTY_ANSWERS
     return None

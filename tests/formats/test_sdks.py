@@ -472,3 +472,34 @@ def test_what_the_agents_sdk_answers_in_several_items_is_one_answer(tmp_path: Pa
         ToolCallPart("look", '{"q":"x"}', "c1"),
         ToolCallPart("look", '{"q": ', "c2"),
     )
+
+
+def test_what_a_sender_left_out_of_a_call_is_told(tmp_path: Path) -> None:
+    """As where an instrumentation fails on a custom tool, or on a picture, and drops the whole list: data sets had the
+    answer without its prompt."""
+    said = {"role": "assistant", "parts": [{"type": "text", "content": "x is 3."}], "finish_reason": "stop"}
+    without = agents_call(said)
+    del without.attributes["gen_ai.input.messages"]
+    cases = {
+        "prompt": (without, "gen_ai.input.messages"),
+        "calls": (agents_call({**said, "finish_reason": "tool_call"}), "gen_ai.output.messages"),
+        "name": (
+            agents_call({**said, "parts": [{"type": "tool_call", "id": "c", "name": "", "arguments": None}]}),
+            "gen_ai.output.messages",
+        ),
+    }
+    for name, (call, attribute) in cases.items():
+        trajectory = build(tmp_path / name, call)
+        assert trajectory.unread == {f"{AGENTS}, chat: unreadable {attribute}": 1}
+        assert [unsupported(one) for one in conversations(trajectory)] == [NotTrained.UNREADABLE]
+
+
+def test_a_tool_call_without_a_name_is_not_imitated_where_it_stands_in_a_prompt(tmp_path: Path) -> None:
+    asked = [
+        {"role": "user", "parts": [{"type": "text", "content": "What is x?"}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": None, "arguments": None}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "files"}]},
+    ]
+    said = {"role": "assistant", "parts": [{"type": "text", "content": "x is 3."}], "finish_reason": "stop"}
+    trajectory = build(tmp_path, agents_call(said, **{"gen_ai.input.messages": json.dumps(asked)}))
+    assert [unsupported(one) for one in conversations(trajectory)] == [NotTrained.UNREADABLE]

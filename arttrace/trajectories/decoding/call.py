@@ -13,11 +13,12 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.call import Call, Choice
-from arttrace.records.message import Message, MessageTexts
+from arttrace.records.message import Message, MessageTexts, OtherPart, ToolCallPart
 from arttrace.records.span import SpanRow
+from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.tokens import TokenIds, decode_logprobs, decode_token_ids
 from arttrace.trajectories.decoding.attribute_values import any_number, from_json, or_none, whole_number
-from arttrace.trajectories.decoding.messages import MessageReader
+from arttrace.trajectories.decoding.messages import MessageReader, has_unnamed_calls
 from arttrace.trajectories.decoding.operation import span_error
 from arttrace.trajectories.decoding.shared_prefixes import MessageList
 
@@ -107,6 +108,7 @@ def decode_call(span: SpanRow, reader: MessageReader) -> Call:
             (semconv.SYSTEM_INSTRUCTIONS, said.system_instructions, instructions),
             (semconv.TOOL_DEFINITIONS, said.tool_definitions, tools),
         )
+        + _not_recorded(span, said, messages, answers)
         + dropped
         + kept_by_server(said.messages_kept),
         execution_id=said.execution_id or None,
@@ -124,6 +126,28 @@ def _dropped(span: SpanRow) -> tuple[str, ...]:
         *(("attributes beyond OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",) if span.rest.dropped_attributes else ()),
         *(("events beyond OTEL_SPAN_EVENT_COUNT_LIMIT",) if says_in_events else ()),
     )
+
+
+def _not_recorded(
+    span: SpanRow, said: _Attributes, messages: tuple[Message, ...], answers: list[tuple[Message, str | None]]
+) -> tuple[str, ...]:
+    """The attributes in which another SDK's span of a call lacks what it had: a prompt to an answer, tool calls where
+    it ended in some, and the name of one. What is captured here is as the call was."""
+    if semconv.TRAJECTORY_ID in span.attributes:
+        return ()
+    found = [message for message, _ in answers]
+    no_prompt = said.input_messages is None and not messages and any(message.parts for message in found)
+    no_calls = any(
+        finish_reason(reason) in _CALLS and not {ToolCallPart, OtherPart} & {type(part) for part in message.parts}
+        for message, reason in answers
+    )
+    return (
+        *((semconv.INPUT_MESSAGES,) if no_prompt else ()),
+        *((semconv.OUTPUT_MESSAGES,) if no_calls or any(map(has_unnamed_calls, found)) else ()),
+    )
+
+
+_CALLS = frozenset(("tool_calls", "function_call"))
 
 
 KEPT: Final = "messages that the server keeps"

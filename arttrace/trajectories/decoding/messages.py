@@ -216,6 +216,11 @@ def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def has_unnamed_calls(message: Message) -> bool:
+    """Whether it asks for a tool whose name its sender did not record."""
+    return any(not call.name for call in message.tool_calls)
+
+
 def _is_one(message: Message) -> bool:
     if message.role == "assistant" or (len(message.parts) == 1 and message.role in ("tool", "function")):
         return True
@@ -287,7 +292,7 @@ def _lenient_part(part: Any) -> Part:
             return ReasoningPart(content or "")
         case "tool_call":
             return ToolCallPart(
-                name=str(part.get("name", "")), arguments=as_written(part.get("arguments")) or "", id=id
+                name=str(part.get("name") or ""), arguments=as_written(part.get("arguments")) or "", id=id
             )
         case "tool_call_response":
             return ToolResultPart(response=part.get("response", part.get("result")), id=id)
