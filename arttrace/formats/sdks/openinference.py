@@ -63,8 +63,11 @@ def attributes(sent: Attributes) -> Attributes:
     if kind == "LLM":
         asked, answered = from_json(given), from_json(output)
         found |= _call(sent, asked, answered)
-        if json_object(answered).get("object") == "response":
+        api = json_object(answered).get("object")
+        if api == "response":
             found |= {name: value for name, value in _of_responses(asked, answered).items() if value is not None}
+        elif api == "text_completion":
+            found |= _of_completions(sent, answered)
     elif kind == "TOOL":
         found[semconv.TOOL_NAME] = sent.get("tool.name") or sent.get("tool_call.function.name")
         found[semconv.TOOL_CALL_ID] = sent.get("tool.id") or sent.get("tool_call.id")
@@ -89,17 +92,62 @@ def _call(sent: Attributes, given: Any, response: Any) -> Attributes:
     if len(replies) == 1 and holds_blocks(said := json_object(response).get("content")):
         replies = [{**replies[0], "content": said}]
     definitions = [_tool(item) for item in numbered(sent, "llm.tools")]
-    reason = text(sent.get("llm.finish_reason"))
-    reasons = [reason] * len(replies) if reason else reasons_of(response)
-    reasons = (reasons + [None] * len(replies))[: len(replies)]
+    messages, replies, functions = _of_chat(sent, given, response, messages, replies)
+    reasons = _reasons(sent, response, len(replies))
     ended = [{**reply, "finish_reason": why} for reply, why in zip(replies, reasons, strict=True)]
     return {
         semconv.REQUEST_MODEL: sent.get("llm.request.model_name", sent.get("llm.model_name")),
         **settings(from_json(sent.get("llm.invocation_parameters"))),
         semconv.INPUT_MESSAGES: inputs(messages) if messages else None,
         semconv.OUTPUT_MESSAGES: answers(ended) if ended else None,
-        semconv.TOOL_DEFINITIONS: tools(definitions) if definitions else None,
-        semconv.RESPONSE_FINISH_REASONS: [reason] if reason else reasons if reasons and all(reasons) else None,
+        semconv.TOOL_DEFINITIONS: tools(definitions or functions) if definitions or functions else None,
+        semconv.RESPONSE_FINISH_REASONS: reasons if reasons and all(reasons) else None,
+        semconv.RESPONSE_ID: text(json_object(response).get("id")),
+    }
+
+
+def _reasons(sent: Attributes, response: Any, count: int) -> list[str | None]:
+    """Why each answer ended: the attribute has one for all, the last one's."""
+    reason, stated = text(sent.get("llm.finish_reason")), reasons_of(response)
+    if reason and not (len(stated) == count and all(stated)):
+        return [reason] * count
+    return (stated + [None] * count)[:count]
+
+
+_CHAT = ("chat.completion", "chat.completion.chunk")
+_REDACTED = "__REDACTED__"
+
+
+def _of_chat(
+    sent: Attributes, given: Any, response: Any, messages: list[dict[str, Any]], replies: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[Any]]:
+    """Messages, answers and functions of a call of chat completions as its request and its answer have them: among the
+    attributes are neither custom tools, refusals, sounds nor thoughts. Where something was hidden, those are kept."""
+    request, answer = json_object(given), json_object(response)
+    if answer.get("object") not in _CHAT or _REDACTED in sent.values():
+        return messages, replies, []
+    asked = json_objects(request.get("messages"))
+    said = [one["message"] for one in json_objects(answer.get("choices")) if isinstance(one.get("message"), dict)]
+    functions = request.get("functions")
+    return (
+        asked if len(asked) == len(messages) else messages,
+        said if len(said) == len(replies) else replies,
+        functions if isinstance(functions, list) else [],
+    )
+
+
+def _of_completions(sent: Attributes, response: dict[str, Any]) -> Attributes:
+    """A call of the legacy completions: each prompt is the user's."""
+    prompts = [json_object(one.get("prompt")).get("text") for one in numbered(sent, "llm.prompts")]
+    texts = [json_object(one.get("completion")).get("text") for one in numbered(sent, "llm.choices")]
+    reasons = _reasons(sent, response, len(texts))
+    ended = [{"content": said, "finish_reason": why} for said, why in zip(texts, reasons, strict=True)]
+    return {
+        semconv.OPERATION_NAME: semconv.OPERATION_TEXT_COMPLETION,
+        semconv.INPUT_MESSAGES: inputs([{"role": "user", "content": one} for one in prompts]) if prompts else None,
+        semconv.OUTPUT_MESSAGES: answers(ended) if ended else None,
+        semconv.PROMPT_FORM: "several" if len(prompts) > 1 else None,
+        semconv.RESPONSE_FINISH_REASONS: reasons if reasons and all(reasons) else None,
     }
 
 
@@ -154,6 +202,8 @@ def _tool(item: dict[str, Any]) -> Any:
 def _message(item: dict[str, Any]) -> dict[str, Any]:
     message = dict(json_object(item.get("message")))
     contents = message.pop("contents", None)
+    if isinstance(name := message.pop("function_call_name", None), str):
+        message["function_call"] = {"name": name, "arguments": message.pop("function_call_arguments_json", None)}
     parts = contents if isinstance(contents, list) else []
     calls = message.get("tool_calls")
     asked = [call["tool_call"] for call in (calls if isinstance(calls, list) else parts) if _is_call(call)]
