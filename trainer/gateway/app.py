@@ -18,6 +18,7 @@ from arttrace.system.addresses import is_loopback_authority
 from arttrace.system.errors import ServingError
 from arttrace.wire import Api
 from trainer.gateway.engines.pool import Pool
+from trainer.gateway.engines.upstream import EngineGone
 from trainer.gateway.errors import Refusal
 from trainer.gateway.gate import Gate
 from trainer.gateway.generation.route import Generation
@@ -323,6 +324,8 @@ def as_handler(answer: _Answer) -> Handler:
     async def handle(names: Names, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             content = msgspec.json.encode(await answer(AdminRequest(names, scope, receive)))
+        except EngineGone as error:
+            raise Refusal(503, "engine_unavailable", error.message, hint=error.hint, retry_s=2) from error
         except ServingError as error:
             raise Refusal(409, "serving_error", error.message, hint=error.hint) from error
         await Response(content, media_type="application/json")(scope, receive, send)

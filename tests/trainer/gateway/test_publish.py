@@ -162,6 +162,22 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving(site: 
     assert (await site.publish(2, write_adapter(site.directory / "c", b"w2"))).status_code == 200
 
 
+async def test_an_engine_that_dies_while_it_loads_a_version_is_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that has died before is: who publishes tries again where the answer is 503."""
+
+    def die(_: object) -> tuple[int, object]:
+        raise ConnectionResetError
+
+    path = write_adapter(site.directory / "a", b"w1")
+    with monkeypatch.context() as dying:
+        dying.setattr(site.engine, "_load", die)
+        answers = [await site.publish(1, path), await site.publish(1, path)]
+    assert [answer.status_code for answer in answers] == [503, 503]
+    assert [answer.json()["error"]["type"] for answer in answers] == ["engine_unavailable"] * 2
+
+
 async def test_an_order_that_is_none_is_refused(site: Site) -> None:
     bad = await site.http.post("/arttrace/policies", json={"version": "x"})
     from_a_web_page = await site.http.post("/arttrace/policies", content=b"{}", headers={"content-type": "text/plain"})
