@@ -31,6 +31,10 @@ async def call(site: Site, url: str = "/v1/chat/completions", headers: dict[str,
     return await site.http.post(url, json=body, headers=headers)
 
 
+def full(_payload: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def taken_in(site: Site) -> tuple[dict[str, Trajectory], list[SpanRow]]:
     """What a reader of the data directory finds, the gateway still running."""
     site.gateway.recorder.close()
@@ -311,9 +315,6 @@ async def test_what_is_no_end_is_reported(site: Site) -> None:
 async def test_a_full_disk_harms_no_call_and_an_end_says_that_it_was_not_taken(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_payload: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(site.gateway.recorder._journal, "append", full)
     assert (await call(site, "/r/t/v1/chat/completions")).status_code == 200
     answer = await site.http.post("/r/t/end")
@@ -343,16 +344,48 @@ async def test_an_end_that_was_not_taken_may_be_sent_again(site: Site, monkeypat
     async with asyncio.timeout(60):
         while site.gateway.recorder.recorded < 2:
             await asyncio.sleep(0.005)
-
-    def full(_payload: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as broken:
         broken.setattr(site.gateway.recorder._journal, "append", full)
         assert (await site.http.post("/r/t/end", json={"reward": 1.0})).status_code == 507
     assert (await site.http.post("/r/t/end", json={"reward": 1.0})).json()["already_ended"]
     run = taken_in(site)[0]["t"]
     assert (run.incomplete, [reward.value for reward in run.rewards]) == ("", [1.0])
+
+
+async def test_what_the_disk_did_not_take_of_an_end_is_kept_whatever_comes_before_it_is_sent_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await call(site, "/r/t/v1/chat/completions")
+    with monkeypatch.context() as broken:
+        broken.setattr(site.gateway.recorder._journal, "append", full)
+        assert (await site.http.post("/r/t/end", json={"reward": 1.0})).status_code == 507
+    await call(site, "/r/t/v1/chat/completions")
+    assert (await site.http.post("/r/t/end", json={"reward": 1.0})).json()["already_ended"]
+    found, spans = taken_in(site)
+    assert [reward.value for reward in found["t"].rewards] == [1.0]
+    assert any(span.name == "invoke_agent agent" and span.end_ns for span in spans)
+
+
+async def test_a_quiet_trajectory_whose_end_the_disk_did_not_take_ends_when_it_does(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = site.gateway.recorder
+    await call(site, "/r/t/v1/chat/completions")
+    await recorder.take([])  # what came before is on the disk
+    with monkeypatch.context() as broken:
+        broken.setattr(recorder._journal, "append", full)
+        idle = asyncio.create_task(recorder.end_idle_ones(0.05))
+        async with asyncio.timeout(60):
+            while not recorder.refused:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+    written = recorder.recorded
+    async with asyncio.timeout(60):
+        while recorder.recorded == written and not idle.done():
+            await asyncio.sleep(0.005)
+    idle.cancel()
+    run = taken_in(site)[0]["t"]
+    assert (run.incomplete, run.tags, recorder.refused) == ("", (IDLE_TAG,), 1)
 
 
 async def test_content_that_is_not_wanted_is_not_written(site: Site, tmp_path: Path) -> None:

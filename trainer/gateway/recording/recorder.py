@@ -7,6 +7,7 @@ which whoever owns the store takes in.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import threading
@@ -99,14 +100,18 @@ class GatewayRecorder:
     async def end(self, trajectory: str, order: EndOrder) -> EndReport:
         """End a trajectory; returns when it is on the disk. Raises Refusal (404, 507); after a 507, try again."""
         report, records = self.trajectories.end(trajectory, order)
-        records = records or self._untaken.pop(trajectory, [])
+        await self._end_written(trajectory, records)
+        return report
+
+    async def _end_written(self, trajectory: str, records: Sequence[Record], *, counted: bool = True) -> None:
+        """Write what ends a trajectory, after what the disk did not take of it before. Raises Refusal (507)."""
+        all_of_it = [*self._untaken.pop(trajectory, ()), *records]
         try:
-            await self._written(records)
+            await self._written(all_of_it, counted=counted)
         except Refusal:
-            self._untaken[trajectory] = records
+            self._untaken[trajectory] = all_of_it
             raise
         self.trajectories.forget(trajectory)
-        return report
 
     async def reward(self, trajectory: str, order: RewardOrder) -> str:
         """Give a trajectory a reward; returns its id when it is on the disk. Raises Refusal (400, 507)."""
@@ -119,12 +124,14 @@ class GatewayRecorder:
         await self._written(records, made_here=False)
 
     async def end_idle_ones(self, idle_s: float) -> None:
-        """For ever end the trajectories that have been quiet for `idle_s` seconds."""
+        """For ever end the trajectories that have been quiet for `idle_s` seconds, again where the disk did not take
+        an end."""
         while True:
             await asyncio.sleep(min(1.0, idle_s / 4))
-            self._write(records := self.trajectories.end_idle(idle_s))
-            for id in {one.attributes.get(semconv.TRAJECTORY_ID) for one in records if isinstance(one, SpanRow)}:
-                self.trajectories.forget(str(id))
+            untaken = dict.fromkeys(self._untaken, ())
+            for trajectory, records in {**untaken, **self.trajectories.end_idle(idle_s)}.items():
+                with contextlib.suppress(Refusal):
+                    await self._end_written(trajectory, records, counted=trajectory not in untaken)
 
     def close(self) -> None:
         """Write what waits, and seal the segment. Nothing may be recorded afterwards."""
@@ -139,7 +146,7 @@ class GatewayRecorder:
             self._refuse(error, records=0)
         self._open_runs.close()
 
-    async def _written(self, records: Sequence[Record], *, made_here: bool = True) -> None:
+    async def _written(self, records: Sequence[Record], *, made_here: bool = True, counted: bool = True) -> None:
         done: Future[None] = Future()
 
         def write() -> None:
@@ -160,7 +167,7 @@ class GatewayRecorder:
         try:
             await asyncio.wrap_future(done)
         except OSError as error:
-            self._refuse(error, records=len(records))
+            self._refuse(error, records=len(records) if counted else 0)
             raise Refusal(507, "storage_error", f"the spool does not take it: {error}") from error
 
     def _write(self, records: Sequence[Record]) -> None:

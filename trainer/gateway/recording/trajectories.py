@@ -197,11 +197,11 @@ class Trajectories:
         records.append(root)
         return report, [*records, *self._reward_at_end(trajectory, order)]
 
-    def end_idle(self, idle_s: float) -> list[Record]:
+    def end_idle(self, idle_s: float) -> dict[str, list[Record]]:
         """End those without a call under way for `idle_s` seconds; each is tagged so."""
         limit = time.monotonic() - idle_s
         quiet = [id for id, kept in self._open.items() if not kept.under_way and kept.touched < limit]
-        ended = [record for id in quiet for record in self.end(id, EndOrder(), tags=(IDLE_TAG,))[1]]
+        ended = {id: self.end(id, EndOrder(), tags=(IDLE_TAG,))[1] for id in quiet}
         self._ended_idle.update(quiet)
         return ended
 
