@@ -74,7 +74,7 @@ def test_the_same_file_twice_is_there_once(tmp_path: Path) -> None:
 def test_an_import_that_is_interrupted_says_what_is_stored_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(tmp_path / "chats.jsonl", *({**CHAT, "task_id": n} for n in range(600)))
+    file = write(tmp_path / "chats.jsonl", *({**CHAT, "task_id": n} for n in range(1500)))
 
     def until_ctrl_c(*arguments: Any) -> Iterator[Any]:
         yield next(read_records(*arguments))
@@ -89,9 +89,9 @@ def test_an_import_that_is_interrupted_says_what_is_stored_and_goes_on(
     )
     assert said is not None, ended.output
     stored = int(said[1])
-    assert 0 < stored < 4 * 600
+    assert 0 < stored < 4 * 1500
     monkeypatch.undo()
-    assert f"{4 * 600 - stored} new, {stored} already stored" in run(tmp_path, "import", file).output
+    assert f"{4 * 1500 - stored} new, {stored} already stored" in run(tmp_path, "import", file).output
 
 
 def test_what_was_stored_already_is_counted(tmp_path: Path) -> None:
