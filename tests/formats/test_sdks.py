@@ -14,7 +14,8 @@ from msgspec import to_builtins
 
 from arttrace.commands import cli
 from arttrace.formats.imported_files import read_file
-from arttrace.records.message import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from arttrace.formats.sdks.conventions import normalise
+from arttrace.records.message import Message, OtherPart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.record import encode_record
 from arttrace.records.sequence import NotTrained
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
@@ -235,6 +236,37 @@ def test_vercel_tool_calls_and_reasoning_of_an_answer(tmp_path: Path) -> None:
     assert placed.call.choices[0].message == Message(
         "assistant", (ReasoningPart("hm"), ToolCallPart("weather", '{"city":"Oslo"}', "t1"))
     )
+
+
+def test_vercel_has_pictures_text_in_parts_and_what_providers_ran(tmp_path: Path) -> None:
+    searched = {"type": "tool-call", "toolCallId": "s1", "toolName": "web_search", "input": {"q": "x"}}
+    page = {"type": "tool-result", "toolCallId": "s1", "toolName": "web_search", "output": {"type": "json", "value": 1}}
+    asked = {"type": "tool-call", "toolCallId": "t1", "toolName": "weather", "input": {"city": "Oslo"}}
+    parts = {"type": "content", "value": [{"type": "text", "text": "rain"}]}
+    given = {"type": "tool-result", "toolCallId": "t1", "toolName": "weather", "output": parts}
+    prompt = [
+        {"role": "user", "content": [{"type": "text", "text": "Weather in Oslo?"}]},
+        {"role": "assistant", "content": [searched, page, {"type": "text", "text": "Let me look."}, asked]},
+        {"role": "tool", "content": [given]},
+    ]
+    picture = {"type": "file", "mediaType": "image/png", "data": "AAAA"}
+    search = {"type": "provider", "id": "openai.web_search", "name": "web_search", "args": {}}
+    attributes = vercel_call(
+        **{
+            "ai.prompt.messages": json.dumps(prompt),
+            "ai.prompt.tools": json.dumps([json.dumps(search)]),
+            "ai.response.files": json.dumps([picture]),
+            "ai.usage.inputTokenDetails.cacheWriteTokens": 4,
+        }
+    )
+    record = span("c", "ai.generateText.doGenerate", attributes)
+    [placed] = build(tmp_path, record).calls
+    _, said, result = placed.call.messages
+    assert [type(part).__name__ for part in said.parts] == ["OtherPart", "TextPart", "ToolCallPart", "ToolCallPart"]
+    assert result.parts == (ToolResultPart("rain", "t1"),)
+    assert placed.call.choices[0].message.parts == (TextPart("It rains."), OtherPart(picture))
+    assert placed.call.tools == (search,)
+    assert normalise(record).attributes["gen_ai.usage.cache_write.input_tokens"] == 4
 
 
 def test_generate_content_is_a_call(tmp_path: Path) -> None:

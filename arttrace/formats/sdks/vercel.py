@@ -10,6 +10,7 @@ from typing import Any
 
 from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
 from arttrace.records import semconv
+from arttrace.records.message import joined_text
 from arttrace.records.span import Attributes
 from arttrace.records.values.lenient_json import json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
@@ -22,6 +23,7 @@ _USAGE = {
     semconv.USAGE_INPUT_TOKENS: ("ai.usage.inputTokens", "ai.usage.promptTokens"),
     semconv.USAGE_OUTPUT_TOKENS: ("ai.usage.outputTokens", "ai.usage.completionTokens"),
     semconv.USAGE_CACHE_READ_INPUT_TOKENS: ("ai.usage.cachedInputTokens",),
+    semconv.USAGE_CACHE_WRITE_INPUT_TOKENS: ("ai.usage.inputTokenDetails.cacheWriteTokens",),
     semconv.USAGE_REASONING_OUTPUT_TOKENS: ("ai.usage.reasoningTokens",),
 }
 
@@ -62,21 +64,23 @@ def _call(sent: Attributes) -> Attributes:
     messages = from_json(sent.get("ai.prompt.messages"))
     if isinstance(messages, list):
         found[semconv.INPUT_MESSAGES] = inputs([one for item in messages for one in _messages(item)])
-    offered = sent.get("ai.prompt.tools")
+    offered = from_json(sent.get("ai.prompt.tools"))
     if isinstance(offered, list):
         found[semconv.TOOL_DEFINITIONS] = tools([_tool(from_json(item)) for item in offered])
     said = sent.get("ai.response.text", sent.get("ai.response.object"))
     asked = from_json(sent.get("ai.response.toolCalls"))
     calls = [_tool_call(call) for call in json_objects(asked)]
     reasoning = sent.get("ai.response.reasoning")
-    if said or calls or reasoning:
-        reply = {"content": said, "tool_calls": calls, "reasoning_content": reasoning}
+    files = json_objects(from_json(sent.get("ai.response.files")))
+    if said or calls or reasoning or files:
+        content = [*([{"type": "text", "text": said}] if said else []), *files] if files else said
+        reply = {"content": content, "tool_calls": calls, "reasoning_content": reasoning}
         found[semconv.OUTPUT_MESSAGES] = answers([{**reply, "finish_reason": sent.get("ai.response.finishReason")}])
     return found
 
 
 def _tool(item: Any) -> Any:
-    if not isinstance(item, dict) or "name" not in item:
+    if not isinstance(item, dict) or "name" not in item or item.get("type", "function") != "function":
         return item
     parameters = item.get("inputSchema", item.get("parameters"))
     return {"name": item["name"], "description": item.get("description"), "parameters": parameters}
@@ -88,7 +92,7 @@ def _tool_call(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(item: Any) -> list[dict[str, Any]]:
-    """A message of the SDK in OpenAI's form: one per result of a tool."""
+    """A message of the SDK in OpenAI's form: one per result of a tool. What a provider ran itself is in an answer."""
     if not isinstance(item, dict) or not isinstance(item.get("content"), list):
         return [item] if isinstance(item, dict) else []
     content: list[Any] = []
@@ -98,7 +102,7 @@ def _messages(item: Any) -> list[dict[str, Any]]:
         match part:
             case {"type": "tool-call"}:
                 calls.append(_tool_call(part))
-            case {"type": "tool-result"}:
+            case {"type": "tool-result"} if item.get("role") == "tool":
                 said = _output(part.get("output", part.get("result")))
                 results.append({"role": "tool", "tool_call_id": part.get("toolCallId"), "content": said})
             case {"type": "reasoning", "text": str() as thought}:
@@ -107,11 +111,10 @@ def _messages(item: Any) -> list[dict[str, Any]]:
                 content.append(part)
     if item.get("role") == "tool":
         return results
-    own = {"role": item.get("role"), "content": content, "tool_calls": calls, "reasoning_content": reasoning or None}
-    return [own, *results]
+    return [{"role": item.get("role"), "content": content, "tool_calls": calls, "reasoning_content": reasoning or None}]
 
 
 def _output(value: Any) -> Any:
     """What the model is shown: the value of `{"type": "text", "value": ...}`, of older versions itself."""
     shown = value["value"] if isinstance(value, dict) and "type" in value and "value" in value else value
-    return shown if isinstance(shown, str) else text_of(shown)
+    return shown if isinstance(shown, str) else joined_text(shown) or text_of(shown)
