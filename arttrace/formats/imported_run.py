@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,11 +55,17 @@ def failed_with_others(messages: Sequence[Mapping[str, Any]], answer: int) -> It
     are returned, since they are in order then. Messages are in OpenAI's form."""
     places = [at for at in range(answer + 1, len(messages)) if messages[at].get("role") == "tool"]
     if any(messages[at].get(FAILED) for at in places):
-        calls = parse_message(plain(dict(messages[answer]))).tool_calls
+        waiting = list(calls_of(messages[answer]))
         for at in places:
             id = messages[at].get("tool_call_id")
-            if id and (call := next((one for one in calls if one.id == id), None)) is not None:
+            if id and (call := next((one for one in waiting if one.id == id), None)) is not None:
+                waiting.remove(call)
                 yield at, call
+
+
+def calls_of(message: Mapping[str, Any]) -> tuple[ToolCallPart, ...]:
+    """The tool calls of a message in OpenAI's form."""
+    return parse_message(plain(dict(message))).tool_calls
 
 
 def tool_span(
@@ -114,6 +121,7 @@ class ImportedRun:
         self._end = self._start
         self._spans = 0
         self._histories = GrowingInputs()
+        self._results = Counter[str | None]()
 
     def _span_id(self, *key: Any) -> str:
         return hashed(16, self.trace_id, *key)
@@ -200,11 +208,13 @@ class ImportedRun:
         end = self._next if end_ns is None else end_ns
         for at, call in failed_with_others(messages, answer):
             self._spans += 1
+            before = self._results[call.id]
+            self._results[call.id] += 1
             yield tool_span(
                 call,
                 messages[at],
                 self.trace_id,
-                self._span_id("result", call.id),
+                self._span_id("result", call.id, *([before] if before else [])),
                 end - (len(messages) - at),
                 parent_span_id=agent or self.root_id,
                 trajectory_id=self.id,

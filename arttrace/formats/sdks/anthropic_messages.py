@@ -28,16 +28,18 @@ def in_openais_form(message: dict[str, Any]) -> list[dict[str, Any]]:
     if message.get("role") not in ("user", "assistant") or not holds_blocks(message.get("content")):
         return [message]
     said = chat_messages(None, [message]) or []
-    failed = [
-        block.get("tool_use_id")
-        for block in message["content"]
-        if isinstance(block, dict) and block.get("type") == "tool_result" and block.get("is_error") is True
-    ]
+    failed = iter(
+        [
+            block.get("is_error") is True
+            for block in message["content"]
+            if isinstance(block, dict) and block.get("type") == "tool_result"
+        ]
+    )
     beside = {name: value for name, value in message.items() if name not in ("role", "content")}
     for one in said:
         if one["role"] != "tool":
             one |= {name: value for name, value in beside.items() if name not in one}
-        elif one["tool_call_id"] in failed:
+        elif next(failed, False):
             one[FAILED] = True
     return said
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -24,7 +25,7 @@ from arttrace.formats.conversations import (
     without_rewards,
 )
 from arttrace.formats.files.known_ids import KnownIds
-from arttrace.formats.imported_run import NO_TIME, SECOND, failed_with_others, said, tool_span
+from arttrace.formats.imported_run import NO_TIME, SECOND, calls_of, failed_with_others, said, tool_span
 from arttrace.formats.left_out import Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
 from arttrace.formats.sdks.openai_messages import plain, text_of, tools
@@ -89,7 +90,7 @@ class Exchanges:
         )
         yield from unread_parts(messages[known:])
         yield from unread_parts([{"role": "assistant", "content": response.get("content")}])
-        yield from _failed(messages[known:], trace_id, start)
+        yield from _failed(messages, known, trace_id, start)
         yield from rewards_beside(beside, trace_id, start)
 
     def _run(self, messages: Sequence[dict[str, Any]], own: str) -> tuple[str, int]:
@@ -140,13 +141,20 @@ def attributes_of(
     return found, reason
 
 
-def _failed(new: Sequence[dict[str, Any]], trace_id: str, before_ns: int) -> Iterator[SpanRow]:
-    """The results of tools among new messages of which one failed, as spans before the call that was given them."""
-    chats = whole_conversation(new)
+def _failed(messages: Sequence[dict[str, Any]], known: int, trace_id: str, before_ns: int) -> Iterator[SpanRow]:
+    """The results of tools behind the known messages of which one failed, as spans before the call that was given
+    them."""
+    chats = whole_conversation(messages[known:])
     answers = [at for at, chat in enumerate(chats) if chat.get("role") == "assistant"]
     for answer, end in pairwise([*answers, len(chats)]):
-        for at, call in failed_with_others(chats[:end], answer):
-            span_id = hashlib.blake2b(f"{trace_id}/{call.id}".encode(), digest_size=8).hexdigest()
+        if not (found := list(failed_with_others(chats[:end], answer))):
+            continue
+        earlier = [*whole_conversation(messages[:known]), *chats[:answer]]
+        often = Counter(one.id for chat in earlier for one in calls_of(chat))
+        for at, call in found:
+            key = f"{trace_id}/{call.id}" + (f"/{often[call.id]}" if often[call.id] else "")
+            often[call.id] += 1
+            span_id = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
             yield tool_span(call, chats[at], trace_id, span_id, before_ns - 1 - (len(chats) - at))
 
 

@@ -97,7 +97,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         else:
             results |= {id: block for block in _blocks(line["message"].get("content")) if (id := _answers(block))}
     agents: dict[str, str] = {}
-    seen: set[tuple[str, ...]] = set()
+    seen: set[str] = set()
     final: Any = None
     is_a_part = all(line.get("isSidechain") for line in message_lines)
     for id, parts in answered.items():
@@ -120,8 +120,9 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         start_ns = time_ns((path[-1] if path else first).get("timestamp"))
         history = _history(path, answered, results)
         answer = max((at for at, one in enumerate(history) if one["role"] == "assistant"), default=None)
-        if answer is not None and (asked := _ids(history[answer])) not in seen:
-            seen.add(asked)
+        before = next((_answer_id(line) for line in reversed(path) if line["type"] == "assistant"), "")
+        if answer is not None and before not in seen:
+            seen.add(before)
             yield from run.results(history, answer, agent=agent, end_ns=start_ns)
         yield run.call(
             id,
