@@ -26,6 +26,8 @@ _PATIENCE_S = 120.0
 """For how long a server that answered before is asked again when it does not answer: a tunnel may be rebuilt, the
 server may be starting, and an order continues meanwhile."""
 _PART_BYTES = 16 << 20
+_OF_A_PROXY = (502, 503, 504)
+"""What a proxy answers where the server behind it does not."""
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
@@ -144,6 +146,8 @@ class ServerConnection:
             try:
                 async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, verify=verify) as client:
                     answer = await client.request(method, f"{self.url}{path}", headers=headers, content=content)
+                if answer.status_code in _OF_A_PROXY and self._answered and _refusal(answer) is None:
+                    raise httpx.ProxyError(f"a proxy before it answers {answer.status_code}")
                 self._answered = True
                 break
             except httpx.TransportError as error:
@@ -160,14 +164,22 @@ class ServerConnection:
         raise _refused(self.url, path, answer)
 
 
+def _refusal(answer: httpx.Response) -> tuple[str, str | None] | None:
+    """What the server says of its refusal, and what can be done about it; None where it is not this server's."""
+    try:
+        reason = msgspec.json.decode(answer.content)["error"]
+        return str(reason["message"]), reason.get("hint")
+    except (*UNREADABLE, KeyError, TypeError):
+        return None
+
+
 def _refused(url: str, path: str, answer: httpx.Response) -> ServingError | TrainingError:
     if answer.status_code == httpx.codes.UNAUTHORIZED:
         return ServingError(f"the server at {url} asks for a key", "Set ARTTRACE_API_KEY to the key that it printed.")
-    try:
-        reason = msgspec.json.decode(answer.content)["error"]
-        message, hint = str(reason["message"]), reason.get("hint")
-    except (*UNREADABLE, KeyError, TypeError):
+    said = _refusal(answer)
+    if said is None:
         return ServingError(f"{url}{path} answered {answer.status_code}: is it arttrace's server?")
+    message, hint = said
     if path.startswith(("/arttrace/train", "/arttrace/records")):
         if answer.status_code == httpx.codes.NOT_FOUND and "not served here" in message:
             return TrainingError(
