@@ -137,13 +137,26 @@ class OtlpClient:
         if self._connection is None:
             self._connection, self._target, self._proxy_headers = _connect(self._url, self._receiver)
         target = self._target if path is None else self._target.replace(_LANGFUSE_TRACES, path)
-        self._connection.request("POST", target, body, {**headers, **self._proxy_headers})
-        with self._connection.getresponse() as response:
-            text = response.read(_MAX_ANSWER_BYTES)
-            if not response.isclosed():  # it says more than we read: the connection is of no more use
-                self.close()
-            answer = read_answer(response.status, response.headers, text)
-            return replace(answer, reason=self._receiver.without_secrets(answer.reason))
+        unsent: OSError | None = None
+        try:
+            self._connection.request("POST", target, body, {**headers, **self._proxy_headers})
+        except (BrokenPipeError, ConnectionResetError) as error:  # it may have said why before it closed
+            if self._connection.sock is None:
+                raise
+            unsent = error
+        try:
+            with self._connection.getresponse() as response:
+                text = response.read(_MAX_ANSWER_BYTES)
+                if unsent is not None or not response.isclosed():  # of no more use: it says more than we read
+                    self.close()
+                answer = read_answer(response.status, response.headers, text)
+        except (OSError, http.client.HTTPException):
+            if unsent is not None:
+                raise unsent from None
+            raise
+        if unsent is not None and answer.status < _BAD_REQUEST:
+            raise unsent
+        return replace(answer, reason=self._receiver.without_secrets(answer.reason))
 
     def _as_os_error(self, error: Exception) -> OSError:
         if isinstance(error, http.client.HTTPException) and self._url.port == _GRPC_PORT:
