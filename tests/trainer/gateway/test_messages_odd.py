@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from engine_answers import ASKED, chunks, completion
 from gateway_site import Site
 
+from arttrace.store import open_store
+from arttrace.system.paths import DataDir
 from trainer.gateway.errors import Refusal
 from trainer.gateway.messages.answer import MessageStream, error_body, message_of
 from trainer.gateway.messages.request import chat_request, tokenize_request
@@ -149,6 +152,7 @@ async def test_counting_fails_in_the_form_that_the_client_knows(site: Site, clie
         await client.messages.count_tokens(**COUNTED)
     assert down.value.body["type"] == "error"
     site.engine.drop = 0
+    site.gateway.gate.max_hold_s = 0.01
     await site.engine.__aexit__()
     with pytest.raises(anthropic.InternalServerError, match="does not answer"):
         await client.messages.count_tokens(**COUNTED)
@@ -157,3 +161,38 @@ async def test_counting_fails_in_the_form_that_the_client_knows(site: Site, clie
         await client.messages.count_tokens(**COUNTED)
     assert full.value.body["error"]["type"] == "overloaded_error"
     assert full.value.response.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize("why", ["paused", "asleep", "restarting"])
+async def test_who_counts_tokens_waits_as_one_who_asks_for_an_answer(
+    site: Site, client: anthropic.AsyncAnthropic, why: str
+) -> None:
+    [replica] = site.gateway.pool.replicas
+    if why != "restarting":  # a step under which the engine sleeps closes the gate first
+        site.gateway.gate.pause(reason=why)
+    if why != "paused":
+        replica.state = why
+    site.engine.scripted.append((200, "application/json", b'{"count": 12}'))
+    waiting, leaving = (asyncio.create_task(client.messages.count_tokens(**COUNTED)) for _ in range(2))
+    async with asyncio.timeout(60):
+        while site.gateway.gate.waiting < 2 and not waiting.done():
+            await asyncio.sleep(0.005)
+        assert not waiting.done()
+        leaving.cancel()
+        while site.gateway.gate.inside == 2:
+            await asyncio.sleep(0.005)
+        replica.state = "ready"
+        site.gateway.gate.resume(reason=why)
+        assert (await waiting).input_tokens == 12
+
+
+async def test_a_request_that_is_refused_here_is_in_its_run(site: Site) -> None:
+    refused = await site.http.post("/r/t/v1/messages", json={**ASKED, "container": "c"})
+    assert (refused.status_code, refused.json()["type"]) == (400, "error")
+    assert (await site.http.post("/r/t/end", json={"reward": 0.0})).json()["calls"] == 1
+    site.gateway.recorder.close()
+    with open_store(DataDir(site.directory), create=True) as store:
+        [run] = store.trajectories()
+    [call] = [placed.call for placed in run.calls]
+    assert (run.incomplete, call.error) == ("", "400: container: not served here")
+    assert [message.text for message in call.messages] == ["hi"]

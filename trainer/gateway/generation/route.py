@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -10,13 +9,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from arttrace.records.semconv import POLICY_VERSION_HEADER, SAMPLING_HEADER
 from arttrace.wire import Api, Ending
-from trainer.gateway.engines.connections import BrokenOff, EngineResponse, NotConnected
-from trainer.gateway.engines.pool import Pool
-from trainer.gateway.errors import EngineDown, Refusal, engine_down
-from trainer.gateway.gate import MAX_BODY_BYTES, AdmittedRequest, Gate
+from trainer.gateway.engines.connections import BrokenOff, EngineResponse
+from trainer.gateway.errors import Refusal, engine_down
+from trainer.gateway.gate import MAX_BODY_BYTES, AdmittedRequest
 from trainer.gateway.generation.request import read_request
-from trainer.gateway.http.body import disconnected, read_body
-from trainer.gateway.policies import Policies, Version
+from trainer.gateway.generation.turn import TurnDependencies, engine_answer
+from trainer.gateway.http.body import read_body, unless_left
+from trainer.gateway.policies import Version
 from trainer.gateway.recording.identity import TRAJECTORY_HEADER, CallOwner, owner_in_body, owner_of
 from trainer.gateway.recording.recorder import GatewayRecorder, RecordedCall
 
@@ -24,12 +23,9 @@ _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
 _VERSION_HEADER, _SAMPLING_HEADER = POLICY_VERSION_HEADER.encode(), SAMPLING_HEADER.encode()
 
 
-class GenerationDependencies(Protocol):
+class GenerationDependencies(TurnDependencies, Protocol):
     """What a generation needs. It is read at each request, since a recorder and the settings may change."""
 
-    gate: Gate
-    policies: Policies
-    pool: Pool
     recorder: GatewayRecorder | None
     joins_traceparents: bool
     reads_run_names: bool
@@ -37,7 +33,9 @@ class GenerationDependencies(Protocol):
 
 
 class Translation(Protocol):
-    """One exchange in the form of another API than the engine's."""
+    """One exchange in the form of another API than the engine's, at whose `path` its clients ask."""
+
+    path: str
 
     def request(self, body: bytes) -> bytes:
         """The engine's request for the client's. Raises Refusal (400)."""
@@ -79,14 +77,21 @@ class Generation:
             owner = owner_of(names, scope["headers"], traceparent=needs.joins_traceparents)
             with needs.gate.entered() as place:
                 body = await read_body(scope, receive, MAX_BODY_BYTES, place.hold)
+                path, refused = self._path, None
                 if translation is not None:
-                    body = translation.request(body)
+                    try:
+                        body = translation.request(body)
+                    except Refusal as refusal:
+                        path, refused = translation.path, refusal  # recorded as the client sent it
                 if owner is None and needs.reads_run_names:
                     owner = owner_in_body(body, scope["headers"])
                 if owner is not None and needs.recorder is not None:
-                    call = needs.recorder.begin(owner, self._path, scope["headers"], body)
+                    call = needs.recorder.begin(owner, path, scope["headers"], body)
                     send = call.tap(_tagged(send, owner) if needs.reads_run_names else send)
-                ending = await self._until_answered_or_left(body, owner, place, receive, send)
+                if refused is not None:
+                    raise refused
+                # A client that has gone away frees the engine: closing our connection aborts its generation.
+                ending = await unless_left(receive, self._answer(body, owner, place, send)) or "closed"
         except Refusal as refusal:
             await refusal.response()(scope, receive, send)
             ending = "complete"
@@ -94,61 +99,21 @@ class Generation:
             if call is not None:
                 call.end(ending)
 
-    async def _until_answered_or_left(
-        self, body: bytes, owner: CallOwner | None, place: AdmittedRequest, receive: Receive, send: Send
-    ) -> Ending:
-        answering = asyncio.current_task()
-        assert answering is not None
-        left = False
-
-        async def leave() -> None:
-            nonlocal left
-            await disconnected(receive)
-            left = True
-            answering.cancel()
-
-        # A client that has gone away frees the engine: closing our connection aborts its generation. Nothing is awaited
-        # between the end of an answer and the end of this watch, which would take that for a client that has gone.
-        watching = asyncio.create_task(leave())
-        try:
-            return await self._answer(body, owner, place, send)
-        except asyncio.CancelledError:
-            if not left or answering.uncancel():
-                raise
-            return "closed"
-        finally:
-            watching.cancel()
-
     async def _answer(self, body: bytes, owner: CallOwner | None, place: AdmittedRequest, send: Send) -> Ending:
         needs = self._needs
         trajectory = None if owner is None else owner.trajectory or owner.trace_id
         request = read_request(body, self._api)
-        until = asyncio.get_running_loop().time() + needs.gate.max_hold_s
-        while True:
-            await needs.gate.opened()
-            # Nothing is awaited from here until the version and the replica know of the request.
-            version = needs.policies.resolve(request.model)
-            try:
-                replica, upstream = needs.pool.pick(version, trajectory)
-            except EngineDown:
-                # No engine has seen anything of the request: it may wait for one that is being restarted.
-                if needs.pool.ready():
-                    raise
-                with needs.gate.holding():
-                    if await needs.pool.one_ready(until):
-                        continue
-                raise needs.pool.down() from None
-            with needs.gate.passing(), version.answering(), replica.answering():
-                try:
-                    answer = await upstream.forward(
-                        self._path, request.for_engine(version, as_the_policy_samples=needs.policy_sampling)
-                    )
-                except NotConnected:  # it has seen nothing of the request, so that another may answer
-                    replica.lose()
-                    continue
-                with answer:
-                    sampling = b"policy" if needs.policy_sampling else b"processed" if replica.processed else None
-                    return await _pass_on(answer, version, sampling, place, send)
+
+        def for_engine(version: Version) -> bytes:
+            return request.for_engine(version, as_the_policy_samples=needs.policy_sampling)
+
+        async with engine_answer(needs, request.model, self._path, for_engine, trajectory) as (
+            answer,
+            version,
+            replica,
+        ):
+            sampling = b"policy" if needs.policy_sampling else b"processed" if replica.processed else None
+            return await _pass_on(answer, version, sampling, place, send)
 
 
 def _tagged(send: Send, owner: CallOwner) -> Send:

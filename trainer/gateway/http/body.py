@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope
 
 from trainer.gateway.errors import Refusal
+
+T = TypeVar("T")
 
 
 async def read_body(
@@ -40,3 +44,28 @@ async def disconnected(receive: Receive) -> None:
     """Wait until the client has gone away, or has its answer."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def unless_left(receive: Receive, answer: Coroutine[Any, Any, T]) -> T | None:
+    """What `answer` returns; where the client goes away before that, it is cancelled, and None is returned."""
+    answering = asyncio.current_task()
+    assert answering is not None
+    left = False
+
+    async def leave() -> None:
+        nonlocal left
+        await disconnected(receive)
+        left = True
+        answering.cancel()
+
+    # Nothing is awaited between the end of an answer and the end of this watch, which would take that for a client that
+    # has gone.
+    watching = asyncio.create_task(leave())
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if not left or answering.uncancel():
+            raise
+        return None
+    finally:
+        watching.cancel()

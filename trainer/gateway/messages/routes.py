@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from arttrace.records.values.nesting import UNREADABLE
-from trainer.gateway.engines.connections import BrokenOff, NotConnected
-from trainer.gateway.engines.pool import Pool
+from trainer.gateway.engines.connections import BrokenOff
 from trainer.gateway.errors import Refusal, engine_down
-from trainer.gateway.gate import MAX_BODY_BYTES, Gate
-from trainer.gateway.http.body import read_body
+from trainer.gateway.gate import MAX_BODY_BYTES
+from trainer.gateway.generation.turn import TurnDependencies, engine_answer
+from trainer.gateway.http.body import read_body, unless_left
 from trainer.gateway.messages.answer import MessageStream, error_body, message_of
 from trainer.gateway.messages.request import chat_request, tokenize_request
-from trainer.gateway.policies import Policies
+from trainer.gateway.policies import Version
 
 _JSON = "application/json"
 
@@ -36,6 +36,8 @@ def messages_refusal(refusal: Refusal) -> Response:
 
 class MessagesTranslation:
     """One exchange of the Messages API. A whole answer is sent when it is whole, a stream as it comes."""
+
+    path = "/v1/messages"
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -77,29 +79,24 @@ class MessagesTranslation:
         await self._send({"type": "http.response.body", "body": content})
 
 
-class CountTokensDependencies(Protocol):
-    """What counting needs of the gateway."""
-
-    gate: Gate
-    policies: Policies
-    pool: Pool
-
-
 class CountTokens:
     """How many tokens a request's prompt has, as the engine's chat template renders it."""
 
-    def __init__(self, needs: CountTokensDependencies) -> None:
+    def __init__(self, needs: TurnDependencies) -> None:
         self._needs = needs
 
     async def __call__(self, _names: Mapping[str, str], scope: Scope, receive: Receive, send: Send) -> None:
         """Answer `{"input_tokens": N}`."""
         try:
             with self._needs.gate.entered() as place:
-                status, content = await self._counted(await read_body(scope, receive, MAX_BODY_BYTES, place.hold))
+                body = await read_body(scope, receive, MAX_BODY_BYTES, place.hold)
+                counted = await unless_left(receive, self._counted(body))
         except Refusal as refusal:
             await messages_refusal(refusal)(scope, receive, send)
         else:
-            await Response(content, status, media_type=_JSON)(scope, receive, send)
+            if counted is not None:
+                status, content = counted
+                await Response(content, status, media_type=_JSON)(scope, receive, send)
 
     async def _counted(self, body: bytes) -> tuple[int, bytes]:
         request = tokenize_request(body)
@@ -107,16 +104,16 @@ class CountTokens:
         model = msgspec.json.decode(asked["model"])
         if not isinstance(model, str):
             raise Refusal(400, "invalid_request_error", "model: field required")
-        version = self._needs.policies.resolve(model)
-        asked["model"] = msgspec.Raw(msgspec.json.encode(version.engine_model))
-        replica, upstream = self._needs.pool.pick(version, None)
+
+        def for_engine(version: Version) -> bytes:
+            return msgspec.json.encode({**asked, "model": version.engine_model})
+
         parts: list[bytes] = []
-        with version.answering(), replica.answering():
+        async with engine_answer(self._needs, model, "/tokenize", for_engine) as (answer, *_):
             try:
-                with await upstream.forward("/tokenize", msgspec.json.encode(asked)) as answer:
-                    while part := await answer.part():
-                        parts.append(part)
-            except (BrokenOff, NotConnected) as error:
+                while part := await answer.part():
+                    parts.append(part)
+            except BrokenOff as error:
                 raise engine_down(str(error)) from error
         said = b"".join(parts)
         if answer.status != 200:
