@@ -104,3 +104,19 @@ def test_calls_of_one_answer_under_one_id_have_the_results_in_their_order() -> N
         ("add", '{"a":2}', "3", None),
         ("look", '{"q":1}', "boom", "boom"),
     ]
+
+
+@pytest.mark.parametrize("order", [("zz", "c1"), ("c1", "zz"), ("zz", "yy")])
+def test_a_result_of_an_unknown_id_answers_the_call_that_no_other_result_names(order: tuple[str, str]) -> None:
+    messages = [
+        LOOP[0],
+        asked(("c1", "look", {"q": 1}), ("c2", "add", {"a": 2})),
+        given(*((id, f"under {id}", False) for id in order)),
+        LOOP[-1],
+    ]
+    run = read([{"messages": messages}])
+    of_look, of_add = order if order[0] == "c1" or "c1" not in order else order[::-1]
+    assert [(call.name, call.result) for call in run.tool_calls] == [
+        ("look", f"under {of_look}"),
+        ("add", f"under {of_add}"),
+    ]

@@ -7,7 +7,7 @@ tell apart answers that are the same word for word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -43,12 +43,14 @@ def result_text(part: ToolResultPart) -> str | None:
 
 class Asked:
     """While a prompt is read: the trie node of the assistant message that the next tool results answer, and which of
-    its tool calls are answered so far. A result of no known id answers the first call that has no result."""
+    its tool calls are answered so far. A result of no known id answers the first call that has no result, nor one by
+    its id among those that follow."""
 
-    __slots__ = ("_answered", "_next", "_places", "node")
+    __slots__ = ("_answered", "_count", "_next", "_places", "node")
 
     def __init__(self, node: int, calls: Sequence[ToolCallPart] = ()) -> None:
         self.node = node
+        self._count = len(calls)
         self._places: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
             if call.id:
@@ -60,21 +62,34 @@ class Asked:
         """The same, to be gone on from apart: prompts branch."""
         other = Asked(self.node)
         other._places, other._answered, other._next = self._places, set(self._answered), self._next
+        other._count = self._count
         return other
 
-    def place(self, id: str | None) -> int:
-        """The position of the tool call that the next result answers."""
+    def place(self, id: str | None, following: Iterable[Message] = ()) -> int:
+        """The position of the tool call that the next result answers; `following` are the messages behind it."""
         places = self._places.get(id or "")
         if places is None:
             while self._next in self._answered:
                 self._next += 1
             found = self._next
+            if self._places and found < self._count - 1:
+                taken = self._answered.union(*(self._places.get(id, ()) for id in _ids_of_results(following)))
+                found = next((place for place in range(found, self._count) if place not in taken), found)
         else:
             found = places[0]
             if found in self._answered:
                 found = next((place for place in places if place not in self._answered), found)
         self._answered.add(found)
         return found
+
+
+def _ids_of_results(messages: Iterable[Message]) -> Iterator[str]:
+    """The ids of the results that stand in a row at the beginning."""
+    for message in messages:
+        results = [part for part in message.parts if isinstance(part, ToolResultPart)]
+        if not results:
+            return
+        yield from (part.id for part in results if part.id)
 
 
 _Place = tuple[int, int]
