@@ -535,3 +535,21 @@ def test_a_tool_call_without_a_name_is_not_imitated_where_it_stands_in_a_prompt(
     said = {"role": "assistant", "parts": [{"type": "text", "content": "x is 3."}], "finish_reason": "stop"}
     trajectory = build(tmp_path, agents_call(said, **{"gen_ai.input.messages": json.dumps(asked)}))
     assert [unsupported(one) for one in conversations(trajectory)] == [NotTrained.UNREADABLE]
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_goes_on_from_a_response_that_is_not_named_is_told(begins: bool, tmp_path: Path) -> None:
+    """OpenLLMetry does not record `previous_response_id`; that a prompt begins with what a tool returned shows it."""
+    calls = [
+        {"role": "system", "parts": [{"type": "text", "content": "Be kind."}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "c", "name": "look", "arguments": {"q": "x"}}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c", "response": "page x"}]},
+    ]
+    asked = [calls[0], calls[2]] if begins else calls
+    said = {"role": "assistant", "parts": [{"type": "text", "content": "x is 3."}], "finish_reason": "stop"}
+    prompt = {"gen_ai.input.messages": json.dumps(asked), "gen_ai.response.id": "resp_2"}
+    record = msgspec.structs.replace(agents_call(said, **prompt), scope_name="opentelemetry.instrumentation.openai.v1")
+    trajectory = build(tmp_path, record)
+    kept = "messages that the server keeps under previous_response_id"
+    assert trajectory.unread == ({f"{record.scope_name}, chat: unreadable {kept}": 1} if begins else {})
+    assert [unsupported(one) for one in conversations(trajectory)] == [NotTrained.UNREADABLE if begins else None]

@@ -148,6 +148,9 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
             messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
             if isinstance(messages, list) and (read := _read_again(messages, joins=joins)) != messages:
                 found[name] = text_of(read)
+            is_prompt = of_items and name == semconv.INPUT_MESSAGES and semconv.PREVIOUS_RESPONSE_ID not in attributes
+            if is_prompt and _begins_with_a_result(messages):
+                found[semconv.MESSAGES_KEPT] = ["previous_response_id"]  # which OpenLLMetry does not record
     if span.scope_name == _LANGCHAIN and (result := langchain_result(attributes.get(semconv.TOOL_CALL_RESULT))):
         found |= result
         inputs_of = json_object(from_json(attributes.get(semconv.TOOL_CALL_ARGUMENTS))).get("inputs")
@@ -198,6 +201,12 @@ def _with_its_calls(message: Any) -> Any:
     )
     asked = [{"type": "tool_call", "id": call.get("id"), **function} for call, function in functions]
     return {**said, "parts": [*parts, *asked]}
+
+
+def _begins_with_a_result(messages: Any) -> bool:
+    """Whether a prompt begins, behind instructions, with what a tool returned: the call is in a history elsewhere."""
+    said = (json_object(one) for one in messages) if isinstance(messages, list) else ()
+    return next((one.get("role") for one in said if one.get("role") not in ("system", "developer")), None) == "tool"
 
 
 def _read_again(messages: list[Any], *, joins: bool) -> list[Any]:
