@@ -15,6 +15,7 @@ from units import agree, caller, linked, sessions
 
 from arttrace.commands import cli
 from arttrace.records import semconv
+from arttrace.records.group import Grouping
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
@@ -149,6 +150,24 @@ def test_rewards_of_conversations_go_with_them(data: DataDir) -> None:
         store.prune(before_ns=later[0].start_ns)
         assert {one.id for one in store.summaries()} == {kept, f"{later[0].trace_id}:two"}
         assert store.sql("SELECT id FROM reward_records")[1] == [(kept,)]
+
+
+def test_conversations_keep_their_groups_when_others_are_pruned(data: DataDir) -> None:
+    spans = sessions("one", "two")
+    ids = [f"{spans[0].trace_id}:{name}" for name in ("one", "two")]
+    later = [
+        msgspec.structs.replace(span, start_ns=span.start_ns + 9 * HOUR, end_ns=span.end_ns + 9 * HOUR)
+        for span in spans
+    ]
+    old = research_run("old")
+    with Store.open(data, create=True) as store:
+        store.append(old + later)
+        store.append([Grouping("g", "by hand", dict.fromkeys(ids, "mine"), time_ns=1)])
+        assert [one.id for one in store.trajectories(group="mine")] == ids
+        assert store.prune(before_ns=max(span.end_ns for span in old) + HOUR).trajectories == 1
+        assert [one.id for one in store.trajectories()] == ids
+        assert [one.id for one in store.trajectories(group="mine")] == ids
+        assert {one.group for one in store.summaries()} == {"mine"}
 
 
 def test_a_reward_of_a_trace_that_is_split_later_goes_to_its_root(data: DataDir) -> None:

@@ -312,7 +312,8 @@ def _copy(connection: duckdb.DuckDBPyConnection) -> None:
         "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"
     )
     connection.execute(
-        "INSERT INTO kept.regrouped SELECT * FROM regrouped WHERE trajectory_id IN (SELECT id FROM _trajectories)"
+        """INSERT INTO kept.regrouped SELECT * FROM regrouped WHERE trajectory_id IN (SELECT id FROM _trajectories)
+            OR split_part(trajectory_id, ':', 1) IN (SELECT id FROM _trajectories)"""
     )
     for table in _WHOLE:
         connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
