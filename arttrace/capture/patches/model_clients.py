@@ -56,12 +56,12 @@ def install_botocore(module: ModuleType) -> None:
 
 def _botocore_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
-    def hooked(self: Any, request: Any) -> Any:
+    def hooked(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         with _counting:
             if request.method == "POST":
                 url = urlsplit(request.url)
                 note_passed(url.hostname, unquote(url.path), summary.BY_NO_HOOK)
-        return send(self, request)
+        return send(self, request, *args, **kwargs)
 
     return hooked
 

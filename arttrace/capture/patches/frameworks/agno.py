@@ -51,17 +51,18 @@ def _shown(outcome: Any) -> ToolOutput:
 
 def _returned(run: LibraryToolRun, outcome: Any) -> None:
     # A tool that yields does its work later; what it gave in the end is in the messages.
-    if not (inspect.isgenerator(outcome.result) or inspect.isasyncgen(outcome.result)):
+    result = getattr(outcome, "result", None)
+    if not (inspect.isgenerator(result) or inspect.isasyncgen(result)):
         run.returned(outcome, _shown)
 
 
 def _execute(execute: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(execute)
-    def hooked(self: Any) -> Any:
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = LibraryToolRun("agno", lambda: _called(self))
         with run:
             answer = run.answer(lambda tool: made(status="success", result=tool.result))
-            outcome = execute(self) if answer is None else answer()
+            outcome = execute(self, *args, **kwargs) if answer is None else answer()
             _returned(run, outcome)
         return outcome
 
@@ -70,11 +71,11 @@ def _execute(execute: Callable[..., Any], made: Callable[..., Any]) -> Callable[
 
 def _aexecute(aexecute: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(aexecute)
-    async def hooked(self: Any) -> Any:
+    async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = LibraryToolRun("agno", lambda: _called(self))
         with run:
             answer = run.answer(lambda tool: made(status="success", result=tool.result))
-            outcome = await aexecute(self) if answer is None else answer()
+            outcome = await aexecute(self, *args, **kwargs) if answer is None else answer()
             _returned(run, outcome)
         return outcome
 

@@ -99,25 +99,27 @@ def _hand_off(execute: Callable[..., Any]) -> Callable[..., Any]:
         asked = kwargs.get("run_handoffs")
         if not asked:
             return await execute(*args, **kwargs)
-        first, *others = (LibraryToolRun("openai-agents", partial(_handoff_called, one.tool_call)) for one in asked)
+        first, *others = (LibraryToolRun("openai-agents", partial(_handoff_called, one)) for one in asked)
         with first:
             result = await execute(*args, **kwargs)
-            first.returned(kwargs["new_step_items"], partial(_handoff_shown, asked[0].tool_call))
+            first.returned(kwargs, partial(_handoff_shown, asked[0]))
         for run, one in zip(others, asked[1:], strict=True):
             with run:
-                run.returned(kwargs["new_step_items"], partial(_handoff_shown, one.tool_call))
+                run.returned(kwargs, partial(_handoff_shown, one))
         return result
 
     return hooked
 
 
-def _handoff_called(tool_call: Any) -> Called:
+def _handoff_called(asked: Any) -> Called:
+    tool_call = asked.tool_call
     return Called(str(tool_call.name), _by_name(tool_call.arguments), tool_call.call_id)
 
 
-def _handoff_shown(tool_call: Any, items: list[Any]) -> ToolOutput:
-    answers = (item.raw_item for item in reversed(items) if isinstance(item.raw_item, dict))
-    return ToolOutput(next(answer["output"] for answer in answers if answer.get("call_id") == tool_call.call_id))
+def _handoff_shown(asked: Any, given: dict[str, Any]) -> ToolOutput:
+    answers = (item.raw_item for item in reversed(given["new_step_items"]) if isinstance(item.raw_item, dict))
+    call_id = asked.tool_call.call_id
+    return ToolOutput(next(answer["output"] for answer in answers if answer.get("call_id") == call_id))
 
 
 def _start(start: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,12 +29,12 @@ def install(module: ModuleType) -> None:
         patch(module.Agent, name, lambda resolve: _resolve(resolve, settings))
 
 
-def _resolve(resolve: Callable[[Any], Any], settings: Callable[..., Any]) -> Callable[[Any], Any]:
+def _resolve(resolve: Callable[..., Any], settings: Callable[..., Any]) -> Callable[..., Any]:
     private: list[Any] = []
 
     @functools.wraps(resolve)
-    def hooked(self: Any) -> Any:
-        users = resolve(self)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        users = resolve(self, *args, **kwargs)
         if users is not None:
             return users
         with _instrumenting:
