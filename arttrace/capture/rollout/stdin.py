@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import Any
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.context import program
@@ -13,15 +14,25 @@ from arttrace.capture.context.flow import calling_flow
 _noting = Guard("noting that a run asked for input")
 
 
-class _NoInput(io.TextIOWrapper):
-    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
-        with _noting:
-            scope = calling_flow().scope or program.scope()
-            if scope is not None:
-                scope.run.interrupted = "it asked for standard input, which no record holds"
-        return super().readline(size)
+class _Nothing(io.FileIO):
+    """What is read below text and buffers, by whichever of their methods."""
+
+    def readinto(self, buffer: Any, /) -> int:
+        _note()
+        return 0
+
+    def readall(self) -> bytes:
+        _note()
+        return b""
+
+
+def _note() -> None:
+    with _noting:
+        scope = calling_flow().scope or program.scope()
+        if scope is not None:
+            scope.run.interrupted = "it asked for standard input, which no record holds"
 
 
 def install() -> None:
     """Put it in place of this process's standard input."""
-    sys.stdin = _NoInput(io.BufferedReader(io.FileIO(os.devnull)))
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(_Nothing(os.devnull)))
