@@ -13,7 +13,7 @@ from arttrace.capture.base.guard import Guard
 from arttrace.capture.context.flow import calling_flow
 from arttrace.capture.handle import handle_of
 from arttrace.loop.remote.byte_tap import tapped
-from arttrace.loop.remote.streams import collecting
+from arttrace.loop.remote.streams import as_json, collecting
 from arttrace.loop.trajectory import History, Trajectory
 from arttrace.records.message import Message
 from arttrace.records.values.lenient_json import json_objects
@@ -164,7 +164,7 @@ def _choices_of_object(api: Api, answer: Any) -> list[Any]:
         return _with_messages(getattr(answer, "choices", None))
     if not hasattr(answer, "model_dump_json"):
         return []
-    return _choices_of_body(api, answer.model_dump_json(warnings=False).encode())
+    return _choices_of_body(api, as_json(answer))
 
 
 def _with_messages(choices: Any) -> list[Any]:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Self
 
 import wrapt
+
+from arttrace.capture.base.guard import Guard
+
+_collecting = Guard("reading a server's stream")
+
+
+def as_json(answer: Any, **options: Any) -> bytes:
+    """An object of the OpenAI client's as JSON, half of a surrogate pair, which UTF-8 cannot hold, by its escape.
+
+    Args:
+        answer: The object.
+        options: Those of pydantic's `model_dump_json`.
+    """
+    try:
+        return bytes(answer.model_dump_json(warnings=False, **options).encode())
+    except ValueError:
+        return json.dumps(answer.model_dump(mode="json", warnings=False, **options)).encode()
 
 
 def collecting(stream: Any, keep: Callable[[list[bytes]], None]) -> Any:
@@ -29,8 +47,11 @@ class _Events:
         self._keep: Callable[[list[bytes]], None] | None = keep
 
     def add(self, event: Any) -> None:
-        if self._keep is not None:
-            self._events.append(event.model_dump_json(exclude_unset=True, warnings=False).encode())
+        keep, self._keep = self._keep, None
+        if keep is not None:
+            with _collecting:  # nothing is kept of a stream that lacks an event
+                self._events.append(as_json(event, exclude_unset=True))
+                self._keep = keep
 
     def end(self) -> None:
         keep, self._keep = self._keep, None
