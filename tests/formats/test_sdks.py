@@ -553,3 +553,27 @@ def test_what_goes_on_from_a_response_that_is_not_named_is_told(begins: bool, tm
     kept = "messages that the server keeps under previous_response_id"
     assert trajectory.unread == ({f"{record.scope_name}, chat: unreadable {kept}": 1} if begins else {})
     assert [unsupported(one) for one in conversations(trajectory)] == [NotTrained.UNREADABLE if begins else None]
+
+
+@pytest.mark.parametrize("known_by", ["the span above", "the answer's id", "nothing"])
+def test_a_call_that_anthropics_client_recorded_too_is_one(known_by: str, tmp_path: Path) -> None:
+    """Its version 2 makes spans without content wherever the program has a tracer provider: each call was there twice,
+    and the run unread."""
+    agent = span("a", "invoke_agent A", {"gen_ai.operation.name": "invoke_agent"})
+    said = {"role": "assistant", "parts": [{"type": "text", "content": "x is 3."}], "finish_reason": "stop"}
+    call = msgspec.structs.replace(agents_call(said, **{"gen_ai.response.id": "msg_1"}), span_id="b" * 16)
+    own: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.id": "msg_1" if known_by == "the answer's id" else "msg_2",
+        "http.route": "/v1/messages",
+    }
+    client = span("d", "anthropic.messages.create", own, scope="com.anthropic.sdk.python")
+    if known_by == "the span above":
+        client = msgspec.structs.replace(client, parent_span_id=call.span_id)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([agent, call, client])
+        [trajectory] = store.trajectories()
+    assert len(trajectory.calls) == (2 if known_by == "nothing" else 1)
+    assert bool(trajectory.unread) == (known_by == "nothing")

@@ -1,20 +1,49 @@
 """Messages that a sender recorded beside the span of their call: in log records about it (otlp/logs.py makes spans of
-those), or on a span inside it. Pure."""
+those), or on a span inside it; and calls that their client recorded beside, without messages. Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
 from arttrace.formats.sdks.google_adk import gathered
+from arttrace.formats.sdks.tolerant import normalised
 from arttrace.records import semconv
 from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.trajectories.decoding.operation import is_call
 
 _ORDER = ("gen_ai.system.message", "gen_ai.user.message")
 
 
 def with_messages(spans: list[SpanRow]) -> list[SpanRow]:
     """Spans of whole traces, with what was said of them elsewhere."""
-    return gathered(_joined(spans))
+    return gathered(_once(_joined(spans)))
+
+
+_OF_A_CLIENT = "com.anthropic.sdk."
+"""How the scopes begin in which Anthropic's clients from version 2 on make spans of their own, without content."""
+
+
+def _once(spans: list[SpanRow]) -> list[SpanRow]:
+    """Spans, those of a client's own inside the calls that another SDK recorded of the same requests, by the span above
+    or by the answer's id. One whose call nobody else recorded stays a call."""
+    doubted = {id(span) for span in spans if span.scope_name.startswith(_OF_A_CLIENT) and is_call(span)}
+    if not doubted:
+        return spans
+    others = [read for span in spans if id(span) not in doubted and is_call(read := normalised(span))]
+    above = {(span.trace_id, span.span_id) for span in others}
+    answers = {(span.trace_id, span.attributes.get(semconv.RESPONSE_ID)) for span in others}
+    return [
+        msgspec.structs.replace(
+            span, attributes={**span.attributes, semconv.OPERATION_NAME: semconv.OPERATION_INSIDE_A_CALL}
+        )
+        if id(span) in doubted
+        and (
+            (span.trace_id, span.parent_span_id) in above
+            or (span.trace_id, span.attributes.get(semconv.RESPONSE_ID, "")) in answers
+        )
+        else span
+        for span in spans
+    ]
 
 
 def _is_log_record(span: SpanRow) -> bool:
