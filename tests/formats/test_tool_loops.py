@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from arttrace.formats.imported_files import read_file
+from arttrace.formats.sdks import langsmith
 from arttrace.formats.sdks.openai_messages import inputs
 from arttrace.records.message import ReasoningPart
 from arttrace.records.trajectory import Relation, Trajectory
@@ -101,7 +102,7 @@ def test_an_answer_is_one_with_its_thoughts_and_its_tools(name: str, tmp_path: P
     assert results == ["page x", "3"]
 
 
-@pytest.mark.parametrize("sdk", ["openinference", "openllmetry", "langfuse"])
+@pytest.mark.parametrize("sdk", ["openinference", "openllmetry", "langfuse", "langsmith"])
 def test_a_tool_loop_of_langchain_has_each_tool_once(sdk: str, tmp_path: Path) -> None:
     """Its spans of tools hold the message that LangChain made of a result, by whose id the call that asked is known."""
     run = stored(f"langchain_{sdk}", tmp_path)
@@ -142,3 +143,13 @@ def test_the_arguments_of_langchains_tool_calls_are_read() -> None:
     asked = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "args": {"q": "x"}, "id": "c1"}]}
     [message] = json.loads(inputs([asked]))
     assert message["parts"] == [{"type": "tool_call", "name": "look", "arguments": '{"q":"x"}', "id": "c1"}]
+
+
+def test_a_tool_call_of_langchains_whose_arguments_are_no_json_is_one() -> None:
+    """It puts those apart from the others, where the answer was read without."""
+    message = {"type": "ai", "content": "", "tool_calls": [], "response_metadata": {"finish_reason": "tool_calls"}}
+    invalid = {"type": "invalid_tool_call", "id": "c1", "name": "look", "args": '{"q": ', "error": "no JSON"}
+    output = {"generations": [[{"text": "", "message": {**message, "invalid_tool_calls": [invalid]}}]]}
+    read = langsmith.call({"messages": [[{"type": "human", "content": "what is x?"}]]}, output, {}, {})
+    [answer] = json.loads(read["gen_ai.output.messages"])
+    assert answer["parts"] == [{"type": "tool_call", "name": "look", "arguments": '{"q": ', "id": "c1"}]

@@ -1,8 +1,8 @@
 """Spans of other SDKs under the names of the conventions, from which trajectories are built. Pure.
 
 Understood: older and newest OpenTelemetry GenAI names (`gen_ai.prompt.N...`, `gen_ai.system`, message events),
-OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, Google ADK's `call_llm`, Strands' events, what LiteLLM's
-callback writes and Langfuse's OpenTelemetry attributes.
+OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, LangSmith's `langsmith.*`, Google ADK's `call_llm`,
+Strands' events, what LiteLLM's callback writes and Langfuse's OpenTelemetry attributes.
 The stored span stays as it came; what it does not say is left out, never invented.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from arttrace.formats.sdks import google_adk, langfuse, openinference, strands, vercel
+from arttrace.formats.sdks import google_adk, langfuse, langsmith, openinference, strands, vercel
 from arttrace.formats.sdks.anthropic_messages import are_parts
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
@@ -36,7 +36,15 @@ _RENAMED = {
     "gen_ai.usage.reasoning_tokens": semconv.USAGE_REASONING_OUTPUT_TOKENS,
 }
 _FOREIGN = frozenset(
-    {openinference.KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type", *_RENAMED}
+    {
+        openinference.KIND,
+        _TRACELOOP_KIND,
+        langfuse.TYPE,
+        langsmith.KIND,
+        vercel.OPERATION,
+        "llm.request.type",
+        *_RENAMED,
+    }
 )
 MARKS = (*sorted(_FOREIGN), "gen_ai.prompt.0.", "gen_ai.completion.0.")
 """How names of attributes begin that are no names of the conventions and are read here."""
@@ -47,7 +55,7 @@ _KINDS = {
     "workflow": semconv.OPERATION_INVOKE_AGENT,
     "tool": semconv.OPERATION_EXECUTE_TOOL,
 }
-_OF_LITELLM = {
+_OF_OTHERS = {  # LiteLLM's functions
     **dict.fromkeys(("completion", "acompletion", "responses", "aresponses", "anthropic_messages"), _KINDS["chat"]),
     **dict.fromkeys(("atext_completion", "agenerate_content"), _KINDS["completion"]),
 }
@@ -64,7 +72,7 @@ def normalise(span: SpanRow) -> SpanRow:
 def added_by_conventions(span: SpanRow) -> Attributes:
     """What a span says by other names than those of the conventions, or in its events, under the names of the
     conventions: nothing that it says under them itself, but for what Google ADK calls a call and is inside one, and
-    for LiteLLM's names of its functions."""
+    for LiteLLM's names of its functions, and LangSmith's of the uppermost chain."""
     attributes = span.attributes
     if _is_own(span):
         return {}
@@ -72,14 +80,16 @@ def added_by_conventions(span: SpanRow) -> Attributes:
         return {semconv.OPERATION_NAME: semconv.OPERATION_INSIDE_A_CALL}
     found = _renamed(span)
     operation = attributes.get(semconv.OPERATION_NAME, found.get(semconv.OPERATION_NAME))
-    of_litellm = _OF_LITELLM.get(operation) if isinstance(operation, str) else None
-    operation = of_litellm or operation
+    named_otherwise = _OF_OTHERS.get(operation) if isinstance(operation, str) else None
+    if operation == langsmith.CHAIN:
+        named_otherwise = found.get(semconv.OPERATION_NAME)
+    operation = named_otherwise or operation
     if operation in semconv.CALL_OPERATIONS:
         _messages(span, found)
     elif operation == semconv.OPERATION_EXECUTE_TOOL and span.events:
         found = {**strands.tool(span), **found}
     added = {name: value for name, value in found.items() if value is not None and name not in attributes}
-    return added if of_litellm is None else {**added, semconv.OPERATION_NAME: of_litellm}
+    return added if named_otherwise is None else {**added, semconv.OPERATION_NAME: named_otherwise}
 
 
 def _is_own(span: SpanRow) -> bool:
@@ -119,6 +129,8 @@ def _renamed(span: SpanRow) -> Attributes:
         found = langfuse.attributes(span)
     elif _TRACELOOP_KIND in attributes:
         found = _traceloop(attributes)
+    elif langsmith.KIND in attributes:
+        found = langsmith.attributes(attributes, is_root=span.parent_span_id is None)
     elif vercel.OPERATION in attributes:
         found = vercel.attributes(attributes)
     elif kind := _KINDS.get(text(attributes.get("llm.request.type")) or ""):

@@ -3,7 +3,7 @@
     python make_loops.py API SDK OUT.json
 
 API is anthropic, responses, gemini, bedrock or langchain, SDK openinference or
-openllmetry, of langchain also langfuse, of responses also genai; litellm is both.
+openllmetry, of langchain also langfuse and langsmith, of responses also genai; litellm is both.
 
 Each file `API_SDK.json` of this folder was made so, in an environment with the packages named below, those that end in
 `_old` with the older ones. Ids and times differ from run to run.
@@ -11,7 +11,8 @@ Each file `API_SDK.json` of this folder was made so, in an environment with the 
 openinference: openinference-instrumentation-anthropic 3.1.0 (old: 0.1.20), -openai 0.1.66, -google-genai 1.4.14
 openllmetry: opentelemetry-instrumentation-anthropic 0.62.4 (old: 0.40.14), -openai 0.62.4, -google-generativeai 0.62.4
 genai: opentelemetry-instrumentation-genai-openai 1.3b0; -openai-v2 2.4b0 makes no spans of responses
-langchain: langchain 1.5.2, langchain-anthropic 1.7.10, its instrumentations (0.1.80, 0.62.4), langfuse 5.0.4
+langchain: langchain 1.5.2, langchain-anthropic 1.7.10, its instrumentations (0.1.80, 0.62.4), langfuse 5.0.4,
+    langsmith 0.15.1
 bedrock: boto3 1.44.8, openinference-instrumentation-bedrock 0.1.61, opentelemetry-instrumentation-bedrock 0.62.4
 litellm: 1.109.1, whose own callback writes spans
 clients: anthropic 2.14.0 (old: 0.125.0), openai 3.57.0, google-genai 3.6.1 (openllmetry: 2)
@@ -23,6 +24,7 @@ import json
 import os
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -262,6 +264,18 @@ class LiteLLM:
         litellm.callbacks = [OpenTelemetry(config=OpenTelemetryConfig(exporter=exporter))]
 
 
+class LangSmith:
+    """Its tracer, which LangChain calls by itself, with spans in the place of its own service."""
+
+    def instrument(self, tracer_provider):
+        from opentelemetry import trace
+
+        names = ("LANGSMITH_OTEL_ENABLED", "LANGSMITH_OTEL_ONLY", "LANGSMITH_TRACING")
+        os.environ |= {**dict.fromkeys(names, "true"), "LANGSMITH_API_KEY": "x"}
+        os.environ["LANGSMITH_ENDPOINT"] = "http://127.0.0.1:9"
+        trace.set_tracer_provider(tracer_provider)
+
+
 class Langfuse:
     """Its handler for LangChain in the place of an instrumentation."""
 
@@ -288,11 +302,12 @@ def run_langchain(url):
     model = ChatAnthropic(model="m", base_url=url, api_key="x", max_tokens=64)
     agent = create_agent(model, [look, add], system_prompt=SYSTEM)
     agent.invoke({"messages": [{"role": "user", "content": QUESTION}]}, config={"callbacks": CALLBACKS})
+    time.sleep(3)  # LangSmith's tracer runs in the background
 
 
 def instrumentor(api, sdk):
-    if sdk in ("langfuse", "litellm"):
-        found = Langfuse if sdk == "langfuse" else LiteLLM
+    if own := {"langfuse": Langfuse, "langsmith": LangSmith, "litellm": LiteLLM}.get(sdk):
+        found = own
     elif sdk == "genai":
         from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor as found
     elif api == "langchain" and sdk == "openinference":
