@@ -153,3 +153,23 @@ def test_a_tool_call_of_langchains_whose_arguments_are_no_json_is_one() -> None:
     read = langsmith.call({"messages": [[{"type": "human", "content": "what is x?"}]]}, output, {}, {})
     [answer] = json.loads(read["gen_ai.output.messages"])
     assert answer["parts"] == [{"type": "tool_call", "name": "look", "arguments": '{"q": ', "id": "c1"}]
+
+
+def test_what_langchain_keeps_of_the_responses_api_among_an_answers_parts_is_read() -> None:
+    content = [
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Both at once."}]},
+        {"type": "text", "text": "I look.", "annotations": [], "id": "m1"},
+        {"type": "function_call", "call_id": "c1", "id": "fc_1", "name": "look", "arguments": '{"q": "x"}'},
+    ]
+    calls = [{"type": "tool_call", "id": "c1", "name": "look", "args": {"q": "x"}}]
+    asked = {"type": "ai", "content": content, "tool_calls": calls}
+    given = {"messages": [[{"type": "human", "content": "what is x?"}, asked]]}
+    for read in (
+        json.loads(langsmith.call(given, {}, {}, {})["gen_ai.input.messages"])[1],
+        json.loads(inputs([{**asked, "role": "assistant"}]))[0],
+    ):
+        assert read["parts"] == [
+            {"type": "reasoning", "content": "Both at once."},
+            {"type": "text", "content": "I look."},
+            {"type": "tool_call", "name": "look", "arguments": '{"q":"x"}', "id": "c1"},
+        ]

@@ -13,7 +13,7 @@ from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.records.values.finish_reasons import stated_reason
-from arttrace.records.values.lenient_json import json_object
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.wire.apis.anthropic_chat import chat_tools
@@ -187,6 +187,8 @@ def plain(message: dict[str, Any]) -> dict[str, Any]:
     if message.get("role") == "model":
         message = {**message, "role": "assistant"}
     calls = message.get("tool_calls")
+    if message.get("role") == "assistant" and isinstance(message.get("content"), list):
+        message = _without_items(message, calls)
     if not isinstance(calls, list):
         return message
     nested = [
@@ -199,3 +201,27 @@ def plain(message: dict[str, Any]) -> dict[str, Any]:
         for call in calls
     ]
     return {**message, "tool_calls": nested}
+
+
+_CALLS = frozenset(("function_call", "custom_tool_call", "tool_call"))
+
+
+def _without_items(message: dict[str, Any], calls: Any) -> dict[str, Any]:
+    """An answer of the Responses API, whose items LangChain keeps among the parts of its content: thoughts apart, and
+    without the calls that stand among its tool calls as well."""
+    ids = {json_object(call).get("id") for call in calls} if isinstance(calls, list) else set()
+    parts, thoughts = [], []
+    for part in message["content"]:
+        item = json_object(part)
+        if item.get("type") == "reasoning" and (thought := _thought(item)):
+            thoughts.append(thought)
+        elif item.get("type") not in _CALLS or item.get("call_id", item.get("id")) not in ids:
+            parts.append(part)
+    apart = {"reasoning_content": "\n\n".join(thoughts)} if thoughts else {}
+    return {**message, **apart, "content": parts} if len(parts) < len(message["content"]) else message
+
+
+def _thought(item: dict[str, Any]) -> str:
+    found = item.get("reasoning")
+    texts = [found] if isinstance(found, str) else [one.get("text") for one in json_objects(item.get("summary"))]
+    return "\n\n".join(text for text in texts if isinstance(text, str))
