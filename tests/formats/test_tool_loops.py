@@ -11,7 +11,7 @@ import pytest
 
 from arttrace.formats.imported_files import read_file
 from arttrace.formats.sdks import langsmith
-from arttrace.formats.sdks.openai_messages import inputs
+from arttrace.formats.sdks.openai_messages import answers, inputs
 from arttrace.records.message import ReasoningPart
 from arttrace.records.trajectory import Relation, Trajectory
 from arttrace.store import Store
@@ -146,13 +146,16 @@ def test_the_arguments_of_langchains_tool_calls_are_read() -> None:
 
 
 def test_a_tool_call_of_langchains_whose_arguments_are_no_json_is_one() -> None:
-    """It puts those apart from the others, where the answer was read without."""
+    """It puts those apart from the others, where the answer was read without, in Langfuse too."""
     message = {"type": "ai", "content": "", "tool_calls": [], "response_metadata": {"finish_reason": "tool_calls"}}
     invalid = {"type": "invalid_tool_call", "id": "c1", "name": "look", "args": '{"q": ', "error": "no JSON"}
     output = {"generations": [[{"text": "", "message": {**message, "invalid_tool_calls": [invalid]}}]]}
     read = langsmith.call({"messages": [[{"type": "human", "content": "what is x?"}]]}, output, {}, {})
     [answer] = json.loads(read["gen_ai.output.messages"])
-    assert answer["parts"] == [{"type": "tool_call", "name": "look", "arguments": '{"q": ', "id": "c1"}]
+    asked = {"type": "tool_call", "name": "look", "arguments": '{"q": ', "id": "c1"}
+    assert answer["parts"] == [asked]
+    [said] = json.loads(answers([{"role": "assistant", "content": "Hm.", "invalid_tool_calls": [invalid]}]))
+    assert said["parts"] == [{"type": "text", "content": "Hm."}, asked]
 
 
 def test_what_langchain_keeps_of_the_responses_api_among_an_answers_parts_is_read() -> None:

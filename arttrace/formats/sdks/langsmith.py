@@ -183,10 +183,10 @@ def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
         if reasoning:
             chat["reasoning_content"] = reasoning
         calls = rest.get("tool_calls") or message.get("tool_calls")
-        invalid = [] if rest.get("tool_calls") else message.get("invalid_tool_calls")  # whose arguments are no JSON
-        calls = [*(calls if isinstance(calls, list) else []), *(invalid if isinstance(invalid, list) else [])]
-        if calls:
+        if isinstance(calls, list) and calls:
             chat["tool_calls"] = [_tool_call(call) for call in calls]
+        if invalid := message.get("invalid_tool_calls"):
+            chat["invalid_tool_calls"] = invalid
         about = object_of(message.get("response_metadata"))
         if reason := finish_reason(stated_reason(about)):
             chat["finish_reason"] = reason

@@ -182,11 +182,15 @@ _SCHEMA = {"inputSchema": "parameters"}  # of MCP, and of Vercel's AI SDK
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Tool calls without the `function` level are given it; arguments stay as they are. Gemini's `model` is the
-    assistant."""
+    """Tool calls without the `function` level are given it; arguments stay as they are, of those too that LangChain
+    puts apart where they are no JSON. Gemini's `model` is the assistant."""
     if message.get("role") == "model":
         message = {**message, "role": "assistant"}
     calls = message.get("tool_calls")
+    if isinstance(invalid := message.get("invalid_tool_calls"), list) and invalid:
+        valid = calls if isinstance(calls, list) else []
+        known = {json_object(call).get("id") for call in valid}
+        calls = [*valid, *(call for call in invalid if json_object(call).get("id") not in known)]
     if message.get("role") == "assistant" and isinstance(message.get("content"), list):
         message = _without_items(message, calls)
     if not isinstance(calls, list):
