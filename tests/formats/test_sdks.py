@@ -577,3 +577,28 @@ def test_a_call_that_anthropics_client_recorded_too_is_one(known_by: str, tmp_pa
         [trajectory] = store.trajectories()
     assert len(trajectory.calls) == (2 if known_by == "nothing" else 1)
     assert bool(trajectory.unread) == (known_by == "nothing")
+
+
+def test_the_parts_of_an_answer_that_are_written_as_json_are_its_text(tmp_path: Path) -> None:
+    """As OpenLLMetry has Cohere's: SFT imitated the JSON."""
+    parts = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."}]
+    call: Attributes = {
+        "llm.request.type": "chat",
+        "gen_ai.system": "Cohere",
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "What is x?",
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": json.dumps(parts),
+        "gen_ai.completion.0.tool_calls.0.id": "c1",
+        "gen_ai.completion.0.tool_calls.0.name": "look",
+        "gen_ai.completion.0.tool_calls.0.arguments": '{"q": "x"}',
+        "gen_ai.response.finish_reasons": ["TOOL_CALL"],
+    }
+    trajectory = build(tmp_path, span("c", "cohere.chat", call, scope="opentelemetry.instrumentation.cohere"))
+    [choice] = trajectory.calls[0].call.choices
+    assert choice.message.parts == (
+        ReasoningPart("Hm."),
+        TextPart("I look."),
+        ToolCallPart("look", '{"q": "x"}', "c1"),
+    )
+    assert (choice.end, trajectory.unread) == ("tool_calls", {})

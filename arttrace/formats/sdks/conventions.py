@@ -287,20 +287,27 @@ def _prompt(attributes: Attributes) -> list[dict[str, Any]]:
     JSON, and the prompt of a completion as the user's."""
     found: list[dict[str, Any]] = []
     for message in numbered(attributes, "gen_ai.prompt"):
-        content = from_json(message.get("content"))
         if "role" not in message and isinstance(message.get("user"), str):
             found.append({"role": "user", "content": message["user"]})
-        elif isinstance(message.get("content"), str) and are_parts(content):
-            found.append({**message, "content": content})
+        elif (read := _in_parts(message)) is not message:
+            found.append(read)
         else:
             found += strands.of_blocks(message) or [message]
     return found
 
 
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """A message; one whose parts are written as JSON with those."""
+    content = from_json(message.get("content"))
+    return (
+        {**message, "content": content} if isinstance(message.get("content"), str) and are_parts(content) else message
+    )
+
+
 def _with_thoughts(replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Answers, of which each but the last one's thoughts are one of their own in OpenLLMetry's form."""
     found: list[dict[str, Any]] = []
-    for reply in replies:
+    for reply in map(_in_parts, replies):
         before = found[-1] if found else {}
         if before.get("role") == "thinking":
             found[-1] = {**before, **reply, "reasoning_content": before.get("content")}
