@@ -404,6 +404,18 @@ def test_variables_that_are_read_by_somebody_else_are_left_to_them(
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "written", ["https://otlp.example:443", "HTTPS://OTLP.Example/v1/traces/", "https://otlp.example"]
+)
+def test_one_receiver_written_in_two_ways_is_one(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", written)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=secret")
+    settings = Settings.resolve(endpoint="https://otlp.example")
+    assert settings.otel_beside is None
+    assert settings.collector is not None
+    assert settings.collector.headers == {"x-api-key": "secret"}
+
+
 def test_the_collectors_headers_may_come_from_the_variables(tmp_path: Path, two: tuple[Receiver, Receiver]) -> None:
     run(
         tmp_path,

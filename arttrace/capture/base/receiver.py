@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from arttrace.system.addresses import with_plain_port
 from arttrace.system.errors import ArttraceError
 
 Compression = Literal["gzip", "none"]
@@ -155,7 +156,13 @@ def as_receiver(given: Receiver | str) -> Receiver:
 
 def same(one: Receiver, other: Receiver) -> bool:
     """Whether requests to both go to one URL. Never where one of them has none."""
-    return one.is_reachable and other.is_reachable and one.target() == other.target()
+    return one.is_reachable and other.is_reachable and _place(one) == _place(other)
+
+
+def _place(receiver: Receiver) -> str:
+    """The URL that requests go to, in the one form that it has however it is written."""
+    url = receiver.target()
+    return with_plain_port(url._replace(netloc=url.netloc.lower()).geturl())
 
 
 def distinct(receivers: Iterable[Receiver]) -> tuple[Receiver, ...]:
