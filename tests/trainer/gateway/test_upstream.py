@@ -7,7 +7,9 @@ import contextlib
 import gc
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -247,3 +249,40 @@ async def test_an_answer_that_nobody_reads_makes_the_server_wait() -> None:
             while part := await answer.part():
                 size += len(part)
         assert size == 64 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses, as an engine that is gone does")
+def test_a_burst_beyond_the_queue_of_a_socket_waits_for_its_place(tmp_path: Path) -> None:
+    """Older kernels queue 128 connections: an engine that is busy for a moment was taken for one that is gone."""
+    uvloop = pytest.importorskip("uvloop", reason="asyncio's own loop takes a full queue for a connection")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+
+    async def burst() -> list[int]:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "s"))
+            listener.listen(2)
+            listener.setblocking(False)
+            connections = Connections(f"unix:{tmp_path / 's'}", {})
+
+            async def ask() -> int:
+                with await connections.request("POST", "/x", b"{}") as response:
+                    while await response.part():
+                        pass
+                    return response.status
+
+            asking = [asyncio.create_task(ask()) for _ in range(40)]
+            await asyncio.sleep(0.1)
+            server = await asyncio.start_unix_server(answer, sock=listener, backlog=2)
+            try:
+                return await asyncio.gather(*asking)
+            finally:
+                await connections.close()
+                server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(burst()) == [200] * 40

@@ -6,6 +6,7 @@ On aiohttp, whose parser is compiled: every call of every agent passes here, and
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
 
 import aiohttp
@@ -14,6 +15,7 @@ _IDLE_S = 3.0
 """vLLM closes idle connections after 5 s; closing them first avoids most meetings with a dead one."""
 
 _CONNECT_S = 10.0
+_PLACE_S = 0.01
 _LOST = (aiohttp.ClientError, asyncio.TimeoutError)
 
 
@@ -46,16 +48,23 @@ class Connections:
 
         Raises NotConnected, or BrokenOff when the server hangs up without an answer: it may have done what was asked.
         """
-        if self._session.closed:  # a request may have got here before the engine died and its connections were closed
-            raise NotConnected("its connections were closed")
-        try:
-            return EngineResponse(
-                await self._session.request(method, self._url + path, data=body, allow_redirects=False)
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NotConnected(repr(error)) from error
-        except _LOST as error:
-            raise BrokenOff(repr(error)) from error
+        clock = asyncio.get_running_loop().time
+        until = clock() + _CONNECT_S
+        while True:
+            if self._session.closed:  # a request may have got here before the engine died and they were closed
+                raise NotConnected("its connections were closed")
+            try:
+                return EngineResponse(
+                    await self._session.request(method, self._url + path, data=body, allow_redirects=False)
+                )
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                # A socket in the file system refuses those for which its queue has no place; TCP lets them wait.
+                full = isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.EAGAIN
+                if not full or clock() >= until:
+                    raise NotConnected(repr(error)) from error
+            except _LOST as error:
+                raise BrokenOff(repr(error)) from error
+            await asyncio.sleep(_PLACE_S)
 
     async def close(self) -> None:
         """Close every connection; answers under way end with BrokenOff."""
