@@ -64,6 +64,7 @@ CALL_OPERATIONS: Final = (OPERATION_CHAT, OPERATION_TEXT_COMPLETION, OPERATION_G
 OPERATION_EMBEDDINGS: Final = "embeddings"
 OPERATION_INVOKE_AGENT: Final = "invoke_agent"
 OPERATION_EXECUTE_TOOL: Final = "execute_tool"
+OPERATION_CREATE_AGENT: Final = "create_agent"
 OPERATION_INSIDE_A_CALL: Final = "inference"  # of Google ADK's other span of a call
 OPERATION_LEFT_OUT: Final = "arttrace.left_out"  # of a span that only says that sampling left a run out
 OPERATION_REFUSED: Final = "arttrace.refused"  # of a span that only stands in for one that could not be taken

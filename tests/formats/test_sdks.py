@@ -602,3 +602,18 @@ def test_the_parts_of_an_answer_that_are_written_as_json_are_its_text(tmp_path: 
         ToolCallPart("look", '{"q": "x"}', "c1"),
     )
     assert (choice.end, trajectory.unread) == ("tool_calls", {})
+
+
+def test_an_agent_that_is_made_is_no_run(tmp_path: Path) -> None:
+    """As OpenLLMetry says of LangChain's `create_agent`, in a trace of its own: an empty run stood beside each run."""
+    made = msgspec.structs.replace(
+        span("a", "create_agent A", {"gen_ai.operation.name": "create_agent"}), trace_id="2" * 32
+    )
+    said = {"role": "assistant", "parts": [{"type": "text", "content": "x is 3."}], "finish_reason": "stop"}
+    within = span("d", "create_agent B", {"gen_ai.operation.name": "create_agent"})
+    agent = span("a", "invoke_agent A", {"gen_ai.operation.name": "invoke_agent"})
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([made, agent, agents_call(said), within])
+        [run] = store.trajectories()
+        assert [one.id for one in store.summaries()] == [run.id]
+    assert (len(run.calls), run.incomplete, run.unread) == (1, "", {})

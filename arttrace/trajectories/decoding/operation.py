@@ -13,6 +13,11 @@ def operation(span: SpanRow) -> str:
     return value if isinstance(value, str) else ""
 
 
+def makes_a_run(operation: str | None) -> bool:
+    """Whether a run consists of spans of an operation; an agent that is made has not run yet."""
+    return bool(operation) and operation != semconv.OPERATION_CREATE_AGENT
+
+
 def is_call(span: SpanRow) -> bool:
     """Whether a span is a model call that a trajectory consists of."""
     return operation(span) in semconv.CALL_OPERATIONS

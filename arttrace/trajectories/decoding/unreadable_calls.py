@@ -39,7 +39,7 @@ _KNOWN = frozenset(
         semconv.OPERATION_INVOKE_AGENT,
         semconv.OPERATION_EXECUTE_TOOL,
         semconv.OPERATION_INSIDE_A_CALL,
-        "create_agent",
+        semconv.OPERATION_CREATE_AGENT,
         "invoke_workflow",
     }
 )

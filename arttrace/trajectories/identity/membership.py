@@ -25,7 +25,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.decoding.operation import operation, tells_of_a_call
+from arttrace.trajectories.decoding.operation import makes_a_run, operation, tells_of_a_call
 from arttrace.trajectories.identity.ancestors import inherited, nearest, tops, without_cycles
 from arttrace.trajectories.identity.collisions import COLLIDED
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
@@ -53,13 +53,13 @@ class Membership(msgspec.Struct, frozen=True):
 
 def is_of_a_run(span: SpanRow) -> bool:
     """Whether a trajectory consists of this span and others; spans without are only between those."""
-    return bool(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
+    return makes_a_run(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
 
 
 def stored_id(trace_id: str, named: str | None, operation: str | None) -> str | None:
     """The id under which a span is stored while the spans around it are not known: the trajectory it names, else its
     trace; None for a span that no run consists of."""
-    return named or (trace_id if operation else None)
+    return named or (trace_id if makes_a_run(operation) else None)
 
 
 def may_belong_elsewhere(span: SpanRow, attributes: Mapping[str, object], stored: str | None, operation: str) -> bool:
