@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
+from arttrace.capture.base import guard
 from arttrace.loop.remote.clients import AsyncClient, Client
 
 HALF, OTHER_HALF = "\ud83d", "\ude00"
@@ -84,3 +85,4 @@ def test_nothing_is_kept_of_a_stream_of_which_an_event_cannot_be_written(
             assert next(chunks).choices[0].delta.content == OTHER_HALF
         assert list(chunks) == []
         assert len(stream.trajectory.messages_and_choices) == 1
+    assert guard.failures.pop("reading a server's stream") == 1
