@@ -569,6 +569,8 @@ def test_a_call_that_anthropics_client_recorded_too_is_one(known_by: str, tmp_pa
         "gen_ai.response.id": "msg_1" if known_by == "the answer's id" else "msg_2",
         "http.route": "/v1/messages",
     }
+    if known_by == "nothing":
+        own["gen_ai.response.id"] = ["msg_1"]
     client = span("d", "anthropic.messages.create", own, scope="com.anthropic.sdk.python")
     if known_by == "the span above":
         client = msgspec.structs.replace(client, parent_span_id=call.span_id)

@@ -9,6 +9,7 @@ from arttrace.formats.sdks.google_adk import gathered
 from arttrace.formats.sdks.tolerant import normalised
 from arttrace.records import semconv
 from arttrace.records.span import SpanEvent, SpanRow
+from arttrace.trajectories.decoding.attribute_values import text
 from arttrace.trajectories.decoding.operation import is_call
 
 _ORDER = ("gen_ai.system.message", "gen_ai.user.message")
@@ -31,7 +32,7 @@ def _once(spans: list[SpanRow]) -> list[SpanRow]:
         return spans
     others = [read for span in spans if id(span) not in doubted and is_call(read := normalised(span))]
     above = {(span.trace_id, span.span_id) for span in others}
-    answers = {(span.trace_id, span.attributes.get(semconv.RESPONSE_ID)) for span in others}
+    answers = {(span.trace_id, answer) for span in others if (answer := text(span.attributes.get(semconv.RESPONSE_ID)))}
     return [
         msgspec.structs.replace(
             span, attributes={**span.attributes, semconv.OPERATION_NAME: semconv.OPERATION_INSIDE_A_CALL}
@@ -39,7 +40,7 @@ def _once(spans: list[SpanRow]) -> list[SpanRow]:
         if id(span) in doubted
         and (
             (span.trace_id, span.parent_span_id) in above
-            or (span.trace_id, span.attributes.get(semconv.RESPONSE_ID, "")) in answers
+            or (span.trace_id, text(span.attributes.get(semconv.RESPONSE_ID))) in answers
         )
         else span
         for span in spans

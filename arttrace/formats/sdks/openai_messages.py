@@ -189,7 +189,7 @@ def plain(message: dict[str, Any]) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if isinstance(invalid := message.get("invalid_tool_calls"), list) and invalid:
         valid = calls if isinstance(calls, list) else []
-        known = {json_object(call).get("id") for call in valid}
+        known = [json_object(call).get("id") for call in valid]
         calls = [*valid, *(call for call in invalid if json_object(call).get("id") not in known)]
     if message.get("role") == "assistant" and isinstance(message.get("content"), list):
         message = _without_items(message, calls)
@@ -207,13 +207,13 @@ def plain(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": nested}
 
 
-_CALLS = frozenset(("function_call", "custom_tool_call", "tool_call"))
+_CALLS = ("function_call", "custom_tool_call", "tool_call")
 
 
 def _without_items(message: dict[str, Any], calls: Any) -> dict[str, Any]:
     """An answer of the Responses API, whose items LangChain keeps among the parts of its content: thoughts apart, and
     without the calls that stand among its tool calls as well."""
-    ids = {json_object(call).get("id") for call in calls} if isinstance(calls, list) else set()
+    ids = [json_object(call).get("id") for call in calls] if isinstance(calls, list) else []
     parts, thoughts = [], []
     for part in message["content"]:
         item = json_object(part)
