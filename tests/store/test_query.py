@@ -271,7 +271,7 @@ def test_a_query_with_bytes_that_are_no_text_is_refused(store: Store) -> None:
 def test_a_number_beyond_a_column_does_not_say_that_the_store_is_damaged(store: Store) -> None:
     """Who moved it away would lose what is in it."""
     with pytest.raises(StoreError, match="out of range") as error:
-        store.summaries(limit=10**20)
+        store._column("SELECT CAST(? AS BIGINT)", [10**20])  # as a limit is, or was before DuckDB 2.0.1
     assert "move it away" not in str(error.value)
 
 

@@ -68,7 +68,7 @@ BAD = {
 
 @pytest.mark.parametrize("change", BAD.values(), ids=BAD)
 def test_a_span_that_otlp_cannot_hold_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"^(span 'good': |non-hexadecimal)"):
+    with pytest.raises(ValueError, match=r"^span 'good': "):
         checked(msgspec.structs.replace(GOOD, **change))
 
 

@@ -57,8 +57,10 @@ def _check_numbers(span: SpanRow) -> None:
     ):
         raise ValueError(f"span {span.name!r}: a number is out of range")
     for link in span.links:
-        for text in (link.trace_id, link.span_id):
-            bytes.fromhex(text)
+        try:
+            bytes.fromhex(link.trace_id), bytes.fromhex(link.span_id)
+        except ValueError:
+            raise ValueError(f"span {span.name!r}: the ids of a link are not hexadecimal") from None
 
 
 def _check_depth(span: SpanRow) -> None:

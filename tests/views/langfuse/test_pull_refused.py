@@ -83,7 +83,7 @@ for _ in range(80):
         ({**CALL, "startTime": "1871-01-01T00:00:00.000Z"}, "its times are not nanoseconds since 1970"),
         (carrying({"attributes": {"deep": DEEP}}), "nested deeper than 64 levels"),
         (carrying({"kind": 1 << 40}), "a number is out of range"),
-        (carrying({"links": [{"trace_id": "no hex", "span_id": LEAF}]}), "non-hexadecimal number"),
+        (carrying({"links": [{"trace_id": "no hex", "span_id": LEAF}]}), "the ids of a link are not hexadecimal"),
         ({**CALL, "id": None}, "an observation of Langfuse has an id and a traceId"),
     ],
     ids=["no time", "before 1970", "deep", "number", "link", "no id"],
