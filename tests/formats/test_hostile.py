@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hostile import HUGE, closed, damaged
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -419,6 +419,7 @@ def imports(lines: list[str]) -> None:
     encode_json(rows)
 
 
+@example([json.dumps(one) for one in (_GOOD_ITEMS[-2], {**_GOOD_ITEMS[-1], "start_ns": True})])
 @settings(_quiet, max_examples=500)
 @given(_files)
 def test_no_file_ends_an_import_or_the_export_after_it(lines: list[str]) -> None:

@@ -53,7 +53,7 @@ def stand_in(
         return None
     why = why[:_WHY].encode(errors="replace").decode()
     name = name[:_NAME].encode(errors="replace").decode() if isinstance(name, str) else ""
-    begin = start_ns if isinstance(start_ns, int) and 0 < start_ns < INT64.stop else _NO_TIME
+    begin = start_ns if type(start_ns) is int and 0 < start_ns < INT64.stop else _NO_TIME  # true is no time
     parent = _id(parent_span_id, _span_id)
     kept: dict[str, Any] = {semconv.OPERATION_NAME: semconv.OPERATION_REFUSED}
     if attributes.get(semconv.LOG_RECORD):
