@@ -38,6 +38,12 @@ def with_plain_port(url: str) -> str:
     return parts._replace(netloc=parts.netloc.removesuffix(port)).geturl() if port else url
 
 
+def written_plainly(url: str) -> str:
+    """An address as those of requests are written, however it was: host in small letters, and `with_plain_port`."""
+    parts = urlsplit(url)
+    return with_plain_port(parts._replace(netloc=parts.netloc.lower()).geturl())
+
+
 def needs_certificates(url: str) -> bool:
     """Whether a client of this address has to verify certificates: unless it is one of plain HTTP, for which reading
     them, 20 ms each time that a client is made, is for nothing."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from arttrace.system.addresses import with_plain_port
+from arttrace.system.addresses import written_plainly
 from arttrace.system.errors import ArttraceError
 
 Compression = Literal["gzip", "none"]
@@ -160,9 +160,8 @@ def same(one: Receiver, other: Receiver) -> bool:
 
 
 def _place(receiver: Receiver) -> str:
-    """The URL that requests go to, in the one form that it has however it is written."""
-    url = receiver.target()
-    return with_plain_port(url._replace(netloc=url.netloc.lower()).geturl())
+    """The URL that requests go to."""
+    return written_plainly(receiver.target().geturl())
 
 
 def distinct(receivers: Iterable[Receiver]) -> tuple[Receiver, ...]:

@@ -50,7 +50,7 @@ from arttrace.capture.base.remote_context import of_process
 from arttrace.capture.base.sample_rate import Sample, as_rate
 from arttrace.capture.base.variables import unread_for_the_first_time
 from arttrace.records.values.units import age_ns, size_bytes
-from arttrace.system.addresses import is_http, with_plain_port
+from arttrace.system.addresses import is_http, written_plainly
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir, endpoints
 from arttrace.wire.content import ContentMode, Mask
@@ -299,8 +299,7 @@ def _urls(given: Sequence[str]) -> tuple[str, ...]:
     urls = []
     for said in given:
         if is_http(said):
-            parts = urlsplit(said)  # as the addresses of requests are written, scheme and host in small letters
-            urls.append(with_plain_port(parts._replace(netloc=parts.netloc.lower()).geturl()))
+            urls.append(written_plainly(said))
         else:
             message = "arttrace: trainable: %.100r is no URL of the form http://host:port/v1; it is left out"
             logger.warning(message, said.rpartition("@")[2])

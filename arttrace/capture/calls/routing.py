@@ -116,7 +116,8 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
         if routes and api_of(parts.path) == "messages":
             not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
         return None
-    asked = any(with_plain_port(url).startswith(base.rstrip("/") + "/") for base in settings.trainable)
+    plain = with_plain_port(url) if settings.trainable else url
+    asked = any(plain.startswith(base.rstrip("/") + "/") for base in settings.trainable)
     if body is None:
         if routes or asked:
             not_reached(

@@ -9,7 +9,6 @@ answer is continued by nobody. Cost is linear in the messages read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 import msgspec
 
@@ -93,7 +92,9 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
             elif results := [part for part in item.parts if isinstance(part, ToolResultPart)]:
                 if shared:  # with the prompts that this one branches off from
                     asked, shared = asked.copy(), False
-                places = tuple([asked.place(part.id, islice(further, at, None)) for part in results])
+                places = tuple(
+                    [asked.place(part.id, map(further.__getitem__, range(at, len(further)))) for part in results]
+                )
                 node = step(node, item, places)
                 traffic.answered(node, asked.node, places, results, call.start_ns)
             else:
