@@ -127,16 +127,17 @@ def test_what_codex_let_the_service_do_is_kept_and_the_rest_counted() -> None:
         event(5, "response_item", type="compaction", encrypted_content="x"),
         event(5, "response_item", type="ghost_snapshot", ghost_commit={}),
         event(5, "token_usage_record", total=3),
-        event(5, "inter_agent_communication", text="hi"),
+        event(5, "some_new_line", text="hi"),
         event(6, "response_item", role="user", content=[{"type": "input_text", "text": "More."}]),
         spoken(7, "assistant", "No."),
     ]
     found, [run] = read(lines(*CODEX, *more))
-    assert found.left_out == {"items of type compaction": 1, "lines of type inter_agent_communication": 1}
+    assert found.left_out == {"lines of type some_new_line": 1}
     said = run.calls[-2].call.choices[0].message
     assert search in [getattr(part, "value", None) for part in said.parts]
     last = run.calls[-1].call
-    assert [message.role for message in last.messages][-3:] == ["assistant", "tool", "user"]
+    assert [message.role for message in last.messages][-4:] == ["assistant", "tool", "user", "user"]
+    assert [part.value["type"] for part in last.messages[-2].parts] == ["compaction"], "data sets leave it out"
     assert last.messages[-1].text == "More."
 
 

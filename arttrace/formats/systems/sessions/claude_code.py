@@ -5,8 +5,9 @@ message id, a content block each. The lines form a tree (`parentUuid`): what a c
 root, so that an edited prompt is a branch. Lines without a `uuid` are the program's own books (titles, modes,
 snapshots), those of `system` and `progress` are for the person at the screen: neither was said. Sidechains are
 sub-agents, of newer versions in files of their own (`agent-*.jsonl`), which name the session: whatever file they come
-from, they are one run. The system prompt and the tools are not kept; attachments, which the model read beside what was
-said, are counted.
+from, they are one run. Answers by the model `<synthetic>` were written by the program: an error of the API was given to
+no later call, another is context. The system prompt and the tools are not kept; attachments, which the model read
+beside what was said, are counted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from arttrace.wire.span_attributes import usage_attributes
 KIND = "claude code sessions"
 _SYSTEM = "claude-code"
 _NOT_SAID = {"system", "progress", "summary"}
+_BY_THE_PROGRAM = "<synthetic>"
 _OF_OTHERS = {
     "messages", "traj", "trajectory", "conversation", "conversations", "prompt", "chosen", "preferred_output",
     "request", "steps", "payload", "run_type", "observations",
@@ -56,6 +58,10 @@ class ClaudeSessions:
         if kind in ("user", "assistant"):
             if not isinstance(id, str) or not isinstance(item.get("sessionId"), str) or not isinstance(message, dict):
                 raise ValueError(f"a line of type {kind} has a sessionId, a uuid and a message")
+            if _is_by_the_program(item) and item.get("isApiErrorMessage"):
+                self._lines.setdefault(item["sessionId"], {})[id] = {"parentUuid": item.get("parentUuid")}
+                yield LeftOutItem("errors of the API, which no model said")
+                return
             self._lines.setdefault(item["sessionId"], {})[id] = item
             yield from unread_parts([{"role": kind, "content": message.get("content")}])
             return
@@ -102,6 +108,8 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
     is_a_part = all(line.get("isSidechain") for line in message_lines)
     for id, parts in answered.items():
         first, last = parts[0], parts[-1]
+        if _is_by_the_program(first):
+            continue
         path = _path(first, lines)
         agent = None
         if first.get("isSidechain"):
@@ -192,6 +200,10 @@ def _answers(block: Any) -> str | None:
     """The tool call that a block is the result of."""
     id = block.get("tool_use_id") if isinstance(block, dict) and block.get("type") == "tool_result" else None
     return id if isinstance(id, str) else None
+
+
+def _is_by_the_program(line: dict[str, Any]) -> bool:
+    return bool(line["message"].get("model") == _BY_THE_PROGRAM)
 
 
 def _answer_id(line: dict[str, Any]) -> str:

@@ -3,7 +3,9 @@
 `response_item` lines are what was said, in the form of OpenAI's Responses API; `turn_context` names the model, and
 `token_count` events follow the call that they count. What the model said in a row, up to the next result of a tool or
 word of the user, is one call. Reasoning is kept as its summary where there is one; the rest of it is encrypted. What
-the service did itself (a search of the web, an image) stands in the answer as it came.
+the service did itself (a search of the web, an image) stands in the answer as it came. Turns that the user took back
+stand in the file and in no later prompt. What another agent said to this one is a user's message here: some versions
+write it as the assistant's.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
+from arttrace.trajectories.decoding.attribute_values import from_json
 
 KIND = "codex sessions"
-_READ = {"session_meta", "response_item", "event_msg", "turn_context", "compacted"}
-_NOT_SAID = {"ghost_snapshot", "world_state", "turn_aborted", "token_usage_record"}
+_OF_OTHERS = "inter_agent_communication"
+_READ = {"session_meta", "response_item", "event_msg", "turn_context", "compacted", _OF_OTHERS}
+_NOT_SAID = {"ghost_snapshot", "world_state", "turn_aborted", "token_usage_record", f"{_OF_OTHERS}_metadata"}
 
 
 def recognises(item: dict[str, Any]) -> bool:
@@ -71,6 +75,7 @@ class _Session:
         times = [at for line in lines if (at := time_ns(line.get("timestamp"))) is not None]
         self._run = ImportedRun("codex", self._id, start_ns=min(times, default=None))
         self._history: list[dict[str, Any]] = []
+        self._asked: list[Any] = []  # contents of the messages that begin a turn: others of the user are context
         self._reply: dict[str, Any] | None = None
         self._began: int | None = None
         self._ended: int | None = None
@@ -88,9 +93,10 @@ class _Session:
             payload, at = line["payload"], time_ns(line.get("timestamp"))
             if line["type"] == "turn_context" and isinstance(payload.get("model"), str):
                 self._model = payload["model"]
-            elif line["type"] == "event_msg" and payload.get("type") == "token_count":
-                last = json_object(payload.get("info")).get("last_token_usage")
-                self._usage = last if isinstance(last, dict) else self._usage  # some have rate limits alone
+            elif line["type"] == "event_msg":
+                yield from self._event(payload)
+            elif line["type"] == _OF_OTHERS:
+                yield from self._instructed(payload)
             elif line["type"] == "compacted":
                 yield from self._flush()
                 replaced = payload.get("replacement_history")
@@ -111,21 +117,61 @@ class _Session:
         result = said[-1]["content"] if said else None
         yield self._run.end(task=self._id, metadata=metadata, result=result, attributes=lacks(self._unread))
 
+    def _event(self, payload: dict[str, Any]) -> Iterator[Record]:
+        match payload.get("type"):
+            case "token_count":
+                last = json_object(payload.get("info")).get("last_token_usage")
+                self._usage = last if isinstance(last, dict) else self._usage  # some have rate limits alone
+            case "user_message" if self._history and self._history[-1]["role"] == "user":
+                self._asked.append(self._history[-1]["content"])
+            case "thread_rolled_back" if isinstance(turns := payload.get("num_turns"), int) and turns > 0:
+                yield from self._flush()
+                self._take_back(turns)
+
+    def _take_back(self, turns: int) -> None:
+        """The last turns, and the context that was said before each."""
+        begun = [at for at, one in enumerate(self._history) if self._begins_a_turn(one)]
+        if begun:
+            end = begun[max(len(begun) - turns, 0)]
+            while end > begun[0] and self._is_context(self._history[end - 1]):
+                end -= 1
+            del self._history[end:]
+
+    def _begins_a_turn(self, message: dict[str, Any]) -> bool:
+        return message["role"] == "user" and message["content"] in self._asked
+
+    def _is_context(self, message: dict[str, Any]) -> bool:
+        return message["role"] in ("developer", "user") and not self._begins_a_turn(message)
+
+    def _instructed(self, sent: dict[str, Any]) -> Iterator[Record]:
+        """What another agent said to this one, which begins a turn."""
+        sealed, content = sent.get("encrypted_content"), sent.get("content")
+        given = [{"type": "encrypted_content", "encrypted_content": sealed}] if sealed else content
+        yield from self._told("user", given if isinstance(given, str) else _parts(given))
+        self._asked.append(self._history[-1]["content"])
+
+    def _told(self, role: str, content: Any) -> Iterator[Record]:
+        yield from self._flush()
+        self._history.append({"role": role, "content": content})
+
     def _item(self, item: Any, at: int | None) -> Iterator[Read]:
         if not isinstance(item, dict):
             yield LeftOutItem("items that are no objects")
             return
         kind = item.get("type", "message" if "role" in item else None)  # of the first versions
         match kind:
+            case "agent_message":
+                yield from self._instructed(item)
+            case "compaction" | "compaction_summary":  # encrypted: data sets leave out what has it
+                yield from self._told("user", [item])
+            case "message" if (sent := _sent_by_another(item)) is not None:
+                yield from self._instructed(sent)
             case "message" if item.get("role") == "assistant":
                 reply = self._said(at)
                 reply["content"] = (reply.get("content") or "") + _text(item.get("content"))
             case "message":
-                yield from self._flush()
                 role = item.get("role")
-                self._history.append(
-                    {"role": role if isinstance(role, str) else "user", "content": _parts(item.get("content"))}
-                )
+                yield from self._told(role if isinstance(role, str) else "user", _parts(item.get("content")))
             case "reasoning":
                 summary = _text(item.get("summary")) or _text(item.get("content"))
                 if summary:
@@ -176,6 +222,13 @@ class _Session:
         )
         self._history.append(self._reply)
         self._reply, self._usage = None, {}
+
+
+def _sent_by_another(message: dict[str, Any]) -> dict[str, Any] | None:
+    """What another agent sent, where a message of the assistant's is the JSON of it."""
+    text = _text(message.get("content")) if message.get("role") == "assistant" else ""
+    sent = json_object(from_json(text)) if text.startswith("{") else {}
+    return sent if sent.keys() >= {"author", "recipient", "content", "trigger_turn"} else None
 
 
 def _text(content: Any) -> str:

@@ -1,0 +1,105 @@
+"""What a coding agent's program wrote beside the model, and what its user took back, is no answer and in no prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from system_files import CODEX, SESSION, event, line, lines, read, spoken
+
+from arttrace.records.message import OtherPart
+from arttrace.records.trajectory import Trajectory
+
+
+def said(run: Trajectory) -> list[tuple[list[str], str]]:
+    """Of each call the texts that it was given, and what it answered."""
+    return [
+        ([message.text for message in placed.call.messages], placed.call.choices[0].message.text)
+        for placed in run.calls
+    ]
+
+
+def by_program(id: str, parent: str, text: str, at: int, **more: Any) -> dict[str, Any]:
+    """A line as Claude Code writes it where the API refused, or where an answer had to stand."""
+    found = line(id, parent, "assistant", [{"type": "text", "text": text}], at, answer=id, **more)
+    usage = {"input_tokens": 0, "output_tokens": 0}
+    found["message"] |= {"model": "<synthetic>", "stop_reason": "stop_sequence", "usage": usage}
+    return found
+
+
+def test_an_error_of_the_api_is_no_answer_and_no_later_prompt_has_it() -> None:
+    failed = by_program("x1", "u9", "API Error: 529 Overloaded.", 10, isApiErrorMessage=True, error="overloaded")
+    more = [
+        line("x2", "x1", "user", "Go on.", 11),
+        line("x3", "x2", "assistant", [{"type": "text", "text": "Gone on."}], 12, answer="a9"),
+    ]
+    found, [run] = read(lines(*SESSION, failed, *more))
+    given, answer = said(run)[-1]
+    assert (len(run.calls), answer, given[-2:]) == (4, "Gone on.", ["As before.", "Go on."])
+    assert found.left_out == {"errors of the API, which no model said": 1}
+    _, [run] = read(lines(*SESSION, failed))
+    assert (run.result, len(run.calls), run.incomplete) == ("As before.", 3, "")
+
+
+def test_what_claude_code_put_in_for_an_answer_is_context() -> None:
+    put_in = by_program("x1", "u9", "No response requested.", 10)
+    more = [
+        line("x2", "x1", "user", "Go on.", 11),
+        line("x3", "x2", "assistant", [{"type": "text", "text": "Gone on."}], 12, answer="a9"),
+    ]
+    _, [run] = read(lines(*SESSION, put_in, *more))
+    given, answer = said(run)[-1]
+    assert (len(run.calls), answer, given[-2:]) == (4, "Gone on.", ["No response requested.", "Go on."])
+
+
+def asked(at: int, text: str) -> list[dict[str, Any]]:
+    return [spoken(at, "user", text), event(at, "event_msg", type="user_message", message=text)]
+
+
+def test_turns_that_were_taken_back_are_in_no_later_prompt() -> None:
+    """As of Esc Esc in Codex: the file keeps them, the model is not given them."""
+    context = spoken(1, "user", "<environment_context>here</environment_context>")
+    begun = [
+        *CODEX[:2], context,
+        *asked(1, "First."), spoken(2, "assistant", "One."),
+        spoken(3, "developer", "Be quick."), *asked(3, "Second."), spoken(4, "assistant", "Two."),
+    ]  # fmt: skip
+    start = ["You code.", "<environment_context>here</environment_context>"]
+    for turns, left in ((1, [*start, "First.", "One."]), (2, start), (9, start), (0, None)):
+        back = event(5, "event_msg", type="thread_rolled_back", num_turns=turns)
+        _, [run] = read(lines(*begun, back, *asked(6, "Third."), spoken(7, "assistant", "Three.")))
+        whole = [*start, "First.", "One.", "Be quick.", "Second.", "Two."]
+        assert said(run)[-1] == ([*(whole if left is None else left), "Third."], "Three."), turns
+        assert [answer for _, answer in said(run)] == ["One.", "Two.", "Three."]
+
+
+COMMUNICATION = {
+    "author": "/root", "recipient": "/root/worker", "other_recipients": [], "content": "Count.", "trigger_turn": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        spoken(1, "assistant", json.dumps(COMMUNICATION)),
+        event(1, "inter_agent_communication", **COMMUNICATION),
+        event(
+            1, "response_item", type="agent_message", author="/root", recipient="/root/worker",
+            content=[{"type": "input_text", "text": "Count."}],
+        ),
+    ],
+    ids=["message", "line", "item"],
+)  # fmt: skip
+def test_what_another_agent_said_to_this_one_is_no_answer_of_it(item: dict[str, Any]) -> None:
+    found, [run] = read(lines(*CODEX[:2], item, spoken(2, "assistant", "One, two.")))
+    assert said(run) == [(["You code.", "Count."], "One, two.")]
+    assert found.left_out == {}
+
+
+def test_a_word_of_another_agent_that_is_encrypted_stays_in_its_place() -> None:
+    """Of a conversation with it no data set is made."""
+    sealed = {"type": "encrypted_content", "encrypted_content": "x"}
+    item = event(1, "response_item", type="agent_message", author="/root", recipient="/root/worker", content=[sealed])
+    _, [run] = read(lines(*CODEX[:2], item, spoken(3, "assistant", "Gone.")))
+    assert [message.parts for message in run.calls[0].call.messages[1:]] == [(OtherPart(sealed),)]
