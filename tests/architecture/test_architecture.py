@@ -111,3 +111,15 @@ def test_every_rule_that_a_comment_cites_is_on_the_page() -> None:
     assert not ordinals, "cite a rule by its number"
     assert cited
     assert cited <= rules
+
+
+def test_links_lead_to_what_is_in_the_repository() -> None:
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    entries = [line.split(maxsplit=3) for line in listed.splitlines()]
+    tracked = {path for _, _, _, path in entries}
+    blobs = {path: blob for mode, blob, _, path in entries if mode == "120000"}
+    targets = {
+        path: subprocess.run(["git", "cat-file", "-p", blob], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for path, blob in blobs.items()
+    }
+    assert {path: target for path, target in targets.items() if str(Path(path).parent / target) not in tracked} == {}
