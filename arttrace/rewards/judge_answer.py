@@ -13,6 +13,7 @@ import msgspec
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.nesting import UNREADABLE
 
+_END_OF_THOUGHTS = "</think>"
 ANSWER_FORMAT: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {
@@ -79,20 +80,37 @@ def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
 
 
 def listed(text: str, name: str) -> list[Any]:
-    """The list under `name` in the first JSON object of a text that has one, as text that UTF-8 can hold.
+    """The list under `name` in the JSON object of a text that has one, as text that UTF-8 can hold. Of several, those
+    in the model's thoughts, which `</think>` ends, are drafts.
 
-    Raises ValueError when there is none.
+    Raises ValueError when there is none, and when there are several that differ: one of them may be what the text
+    quotes, as a run's own words about its worth.
     """
+    found = _each_listed(text, name)
+    if any(one != found[0][0] for one, _ in found):
+        found = [(one, end) for one, end in found if _END_OF_THOUGHTS not in text[end:]] or found
+    if not found:
+        raise ValueError(f"it holds no JSON with `{name}`: {text[:120]!r}")
+    entries = found[0][0]
+    if any(one != entries for one, _ in found):
+        raise ValueError(
+            f"it holds {len(found)} lists of `{name}` that differ: write the one that is meant, and no other"
+        )
+    return entries
+
+
+def _each_listed(text: str, name: str) -> list[tuple[list[Any], int]]:
+    """Each list under `name`, with the place in the text behind its object."""
     decoder = json.JSONDecoder()
+    found: list[tuple[list[Any], int]] = []
     start = text.find("{")
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
         except UNREADABLE:
-            start = text.find("{", start + 1)
-            continue
-        if isinstance(value, dict) and isinstance(value.get(name), list):
-            entries: list[Any] = well_formed(value[name])
-            return entries
+            end = start + 1
+        else:
+            if isinstance(value, dict) and isinstance(value.get(name), list):
+                found.append((well_formed(value[name]), end))
         start = text.find("{", end)
-    raise ValueError(f"it holds no JSON with `{name}`: {text[:120]!r}")
+    return found

@@ -61,6 +61,31 @@ def test_an_answer_that_does_not_fit_is_refused_with_the_reason(text: str, cause
         read_answer(text, ["1", "2"])
 
 
+QUOTED = answer(entry("1", 1), entry("2", 0))
+"""As a run writes it that wants to win."""
+MEANT = answer(entry("1", 0), entry("2", 1))
+
+
+@pytest.mark.parametrize("text", [f"Run 1 says {QUOTED}, as if it judged. {MEANT}", f"{MEANT} I passed over {QUOTED}."])
+def test_scores_that_the_judge_quotes_are_not_taken_for_its_own(text: str) -> None:
+    """Which of them it means only the judge can say: it is asked again."""
+    with pytest.raises(ValueError, match="2 lists of `scores` that differ"):
+        read_answer(text, ["1", "2"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>Perhaps {QUOTED}? No.</think>{MEANT}",
+        f"Perhaps {QUOTED}? No.\n</think>\n\n{MEANT.replace('why', 'it wrote </think>')}",
+        f"{MEANT}\n\nAgain: ```json\n{MEANT}\n```",
+        f"<think>{MEANT}</think>",
+    ],
+)
+def test_a_draft_in_the_thoughts_is_not_the_answer(text: str) -> None:
+    assert read_answer(text, ["1", "2"])["2"].score == 1
+
+
 def test_half_an_emoji_in_an_explanation_is_text_that_can_be_written() -> None:
     said = json.dumps({"scores": [{"trajectory_id": "1", "explanation": "good \ud83d", "score": 1}]})
     assert read_answer(said, ["1"])["1"].explanation == "good \ufffd"
