@@ -40,12 +40,12 @@ from arttrace.formats.systems import (
     exchanges,
     langsmith,
     phoenix,
-    swe_agent,
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
 from arttrace.formats.systems.rollouts import nemo_gym, verifiers
 from arttrace.formats.systems.sessions import claude_code, codex
+from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
@@ -244,6 +244,8 @@ class _Reader:
             return self._is(atif.KIND, atif.records(item, source, self._ids))
         if art.recognises(item):
             return self._is(art.KIND, art.records(item, source, place, self._ids))
+        if mini_swe_agent.recognises(item):
+            return self._is(mini_swe_agent.KIND, mini_swe_agent.records(item, source, self._ids))
         if swe_agent.recognises(item):
             return self._is(swe_agent.KIND, swe_agent.records(item, source, self._ids))
         if langsmith.recognises(item):

@@ -1,0 +1,1 @@
+"""Agents that mend programs, and write a file for each run."""
