@@ -158,3 +158,5 @@ POLICY_VERSION_HEADER: Final = "x-arttrace-policy-version"
 # policy's own whatever was asked for; "processed" where the log-probabilities are of the distribution that was sampled
 # from, temperature included.
 SAMPLING_HEADER: Final = "x-arttrace-sampling"
+# And the id of the token with which the model ends an answer: by it one that was cut is known where it says otherwise.
+END_TOKEN_HEADER: Final = "x-arttrace-end-token"

@@ -12,7 +12,13 @@ from arttrace.records import semconv
 Ending = Literal["complete", "closed", "cancelled", "error"]
 """How reading the response ended: to its end, closed or dropped by the caller, cancelled, or by an error."""
 
-KEPT_RESPONSE_HEADERS = ("content-type", "content-encoding", semconv.POLICY_VERSION_HEADER, semconv.SAMPLING_HEADER)
+KEPT_RESPONSE_HEADERS = (
+    "content-type",
+    "content-encoding",
+    semconv.POLICY_VERSION_HEADER,
+    semconv.SAMPLING_HEADER,
+    semconv.END_TOKEN_HEADER,
+)
 """The headers of a response that a span is made from, in lower case; a recorder keeps no others."""
 
 

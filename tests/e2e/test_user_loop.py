@@ -230,3 +230,55 @@ def test_a_recorded_run_of_another_model_becomes_a_scenario_that_the_policy_lear
 
     [after] = desk.rollout("-n", "1", "--limit", "1")
     assert after["policy_versions"] == [version] != list(before)
+
+
+CUT_PROGRAM = """
+import sys
+import arttrace, httpx
+from agent import SYSTEM, TOOLS
+from openai import OpenAI
+
+@arttrace.trajectory
+def ask(client, bound, stream):
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "imported mango"}]
+    asked = dict(model="policy@0", messages=messages, tools=TOOLS, temperature=0, max_tokens=bound)
+    if not stream:
+        answer = client.chat.completions.create(**asked)
+        [choice] = answer.choices
+        return choice.finish_reason, answer.usage.completion_tokens, len(choice.message.tool_calls or ())
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        reason = chunk.choices[0].finish_reason if chunk.choices else reason
+    return reason, bound, 1
+
+client = OpenAI()
+whole, length, calls = ask(client, 64, False)
+assert (whole, calls) == ("tool_calls", 1)
+for bound in (length, length - 1):
+    for stream in (False, True):
+        reason, sampled, calls = ask(client, bound, stream)
+        print(reason, sampled - length, calls)
+gateway = str(client.base_url).removesuffix("/v1/")
+ask(client.with_options(base_url=f"{gateway}/r/through-the-gateway/v1"), length - 1, False)
+key = {"authorization": "Bearer arttrace"}
+httpx.post(f"{gateway}/r/through-the-gateway/end", json={}, headers=key).raise_for_status()
+"""
+
+
+def test_an_answer_that_vllm_cuts_behind_a_whole_tool_call_is_known_as_cut(site: Site) -> None:
+    shutil.copy(EXAMPLES / "quickstart" / "agent.py", site.folder)
+    (site.folder / "cut.py").write_text(CUT_PROGRAM)
+    before = time.time_ns()
+    said = site.sh(sys.executable, "cut.py").splitlines()
+    assert said == ["tool_calls 0 1", "tool_calls 0 1", "tool_calls -1 1", "length -1 1"], "vLLM's own words"
+    with Store.open(DataDir(site.folder / ".arttrace")) as store:
+        runs = [
+            store.trajectory(one.id) for one in sorted(store.summaries(since_ns=before), key=lambda one: one.start_ns)
+        ]
+    ends = [
+        (choice.finish_reason, placed.call.interrupted)
+        for run in runs
+        for placed in run.calls
+        for choice in placed.call.choices
+    ]
+    whole, cut = ("tool_calls", None), ("length", None)
+    assert ends == [whole, whole, whole, cut, cut, cut, cut]

@@ -76,3 +76,65 @@ def test_every_api_tells_of_an_answer_that_was_cut_short(path: str, body: dict[s
     end = "content_filter" if filtered else "length"
     assert attributes[semconv.RESPONSE_FINISH_REASONS] == [end]
     assert [one["finish_reason"] for one in json.loads(attributes[semconv.OUTPUT_MESSAGES])] == [end]
+
+
+ASKED = {"max_tokens": 3}
+CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def choice(ids: list[int] | None, stop_reason: Any = None, **more: Any) -> dict[str, Any]:
+    """One as vLLM's answers have it."""
+    message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    said = {"index": 0, "message": message, "finish_reason": "tool_calls", "stop_reason": stop_reason}
+    return said | ({} if ids is None else {"token_ids": ids}) | more
+
+
+def ends(*choices: dict[str, Any], end_token: int | None = None, asked: Any = ASKED, sampled: Any = None) -> Any:
+    numbered = [{**one, "index": at} for at, one in enumerate(choices)]
+    body = {"choices": numbered, "usage": {"completion_tokens": sampled}}
+    headers = {} if end_token is None else {semconv.END_TOKEN_HEADER: str(end_token)}
+    exchange = Exchange(json.dumps(asked).encode(), status=200, headers=headers, body=json.dumps(body).encode())
+    attributes = decode(exchange).attributes
+    reasons = attributes[semconv.RESPONSE_FINISH_REASONS]
+    assert [one["finish_reason"] for one in json.loads(attributes[semconv.OUTPUT_MESSAGES])] == reasons
+    return reasons
+
+
+@pytest.mark.parametrize("asked", [ASKED, {"max_completion_tokens": 3, "max_tokens": 9}])
+def test_an_answer_that_vllm_cut_behind_a_whole_tool_call_is_cut(asked: dict[str, int]) -> None:
+    assert ends(choice([5, 6, 7]), asked=asked) == ["length"]
+    assert ends(choice(None), asked=asked, sampled=3) == ["length"]
+    assert ends(choice([5, 6]), choice([5, 6, 7]), asked=asked) == ["tool_calls", "length"]
+    assert ends(choice([5, 6], "repetition_detected"), asked=asked) == ["repetition"]
+
+
+def test_one_that_the_model_ended_is_whole() -> None:
+    assert ends(choice([5, 6])) == ends(choice(None), sampled=2) == ["tool_calls"]
+    assert ends(choice([5, 6, 7]), asked={}) == ["tool_calls"], "nobody knows"
+    assert ends(choice(None), choice(None), sampled=6) == ["tool_calls", "tool_calls"], "nobody knows of which"
+    for stop in (7, "</s>"):
+        assert ends(choice([5, 6, 7], stop)) == ends(choice([5, 6, 7], stop), end_token=2) == ["tool_calls"]
+    of_another = choice([5, 6, 7])
+    del of_another["stop_reason"]
+    assert ends(of_another) == ["tool_calls"], "the field is vLLM's"
+
+
+def test_where_the_end_token_is_known_it_alone_ends_an_answer() -> None:
+    assert ends(choice([5, 6, 2]), end_token=2) == ["tool_calls"]
+    assert ends(choice([5, 6, 7]), end_token=2, asked={}) == ["length"], "cut by the context's end"
+    assert ends(choice(None), end_token=2, sampled=3) == ["length"]
+
+
+@pytest.mark.parametrize(("ids", "end"), [([5, 6, 7], "length"), ([5, 6, 2], "tool_calls")])
+def test_so_it_is_in_anthropics_form(ids: list[int], end: str) -> None:
+    tokens = {"prompt_token_ids": [1], "token_ids": ids, "logprobs": [-0.5] * 3, "stop_reason": None}
+    said = [{"type": "tool_use", "id": "c", "name": "look", "input": {}}]
+    body = {"type": "message", "content": said, "stop_reason": "tool_use", "arttrace": tokens}
+    exchange = Exchange(
+        json.dumps(ASKED).encode(),
+        path="/v1/messages",
+        status=200,
+        headers={semconv.END_TOKEN_HEADER: "2"},
+        body=json.dumps(body).encode(),
+    )
+    assert decode(exchange).attributes[semconv.RESPONSE_FINISH_REASONS] == [end]

@@ -56,8 +56,8 @@ class Gateway:
     web page's requests only those of a page from there: no other page that the user looks at can reach it. `recorder`
     records the calls that name their trajectory, where there is one; `joins_traceparents` makes a traceparent such a
     name, `reads_run_names` the field {"art": {"trajectory_id": ...}} of a request. With a `sleeper` its engines sleep
-    on order. With `policy_sampling` requests lose the fields that change the policy's own sampling. `routes` are
-    further ones, by path and method.
+    on order. With `policy_sampling` requests lose the fields that change the policy's own sampling. `end_token` is
+    that of the model's tokenizer. `routes` are further ones, by path and method.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Gateway:
         sleeper: Sleeper | None = None,
         policy_sampling: bool = False,
         max_lora_rank: int = 0,
+        end_token: int | None = None,
         routes: RouteTable | None = None,
     ) -> None:
         self.policies = policies
@@ -86,6 +87,7 @@ class Gateway:
         self.sleeper = sleeper
         self.policy_sampling = policy_sampling
         self.max_lora_rank = max_lora_rank
+        self.end_token = end_token
         self.routes = routes or {}
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 

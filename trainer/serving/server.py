@@ -153,6 +153,7 @@ class _Server:
             policy_sampling=options.policy_sampling,
             reads_run_names=self._training is not None,
             max_lora_rank=0 if options.vllm_urls else max_lora_rank(options.engine),
+            end_token=shape.end_token,
             routes=None if self._training is None else self._training.routes(),
         )
         if options.engine.sleep:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import UNSET
 
 from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import finish_reason
@@ -24,14 +25,16 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.anthropic_chat import chat_messages, chat_tools
 from arttrace.wire.apis.aws_event_stream import event_payloads
-from arttrace.wire.apis.completion_response import integers, numbers
+from arttrace.wire.apis.completion_response import ChoiceAnswer, Completion, integers, numbers
+from arttrace.wire.apis.hidden_cuts import name_cuts
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage, parse_message, parse_messages
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none
 from arttrace.wire.sse import event_data
 
 TOKENS_FIELD = "arttrace"
-"""Where `arttrace serve` puts the engine's tokens: {"prompt_token_ids", "token_ids", "logprobs"}, lists or null."""
+"""Where `arttrace serve` puts the engine's tokens: {"prompt_token_ids", "token_ids", "logprobs"}, lists or null; and,
+of an answer that is no stream, the engine's `stop_reason`."""
 
 _MODEL_IN_PATH = re.compile(r"/model/([^/]+)/invoke|/models/([^/:]+):")
 
@@ -67,12 +70,12 @@ def _answer(span: SpanDraft, exchange: Exchange) -> Failure | None:
         message = json_or_none(body)
         if not isinstance(message, dict):
             return ("invalid_response", "the response is no JSON object")
-        _put(span, message)
+        _put(span, message, exchange.headers)
         error = error_of(message)
         return None if error is None else ("stream_error", error)
     stream = read_message_events(event_payloads(body) if framed else event_data(body))
     span.stream_ended(done=stream.done, whole=stream.message.get("stop_reason") is not None)
-    _put(span, stream.message)
+    _put(span, stream.message, exchange.headers)
     if stream.error is not None:
         return ("stream_error", stream.error)
     if stream.unreadable_events:
@@ -80,10 +83,14 @@ def _answer(span: SpanDraft, exchange: Exchange) -> Failure | None:
     return None
 
 
-def _put(span: SpanDraft, message: dict[str, Any]) -> None:
+def _put(span: SpanDraft, message: dict[str, Any], headers: Mapping[str, str]) -> None:
     for key, name in (("id", semconv.RESPONSE_ID), ("model", semconv.RESPONSE_MODEL)):
         span.put_text(name, message.get(key))
-    reason = finish_reason(message.get("stop_reason"))
+    tokens = json_object(message.get(TOKENS_FIELD))
+    answer = ChoiceAnswer(0, finish_reason=finish_reason(message.get("stop_reason")))
+    answer.stop_reason, answer.token_ids = tokens.get("stop_reason", UNSET), integers(tokens.get("token_ids"))
+    name_cuts(Completion([answer]), headers, span.attributes.get(semconv.REQUEST_MAX_TOKENS))
+    reason = answer.finish_reason
     span.put(semconv.RESPONSE_FINISH_REASONS, None if reason is None else [reason])
     if isinstance(message.get("usage"), dict):
         span.usage(counts(message["usage"]))
@@ -91,9 +98,7 @@ def _put(span: SpanDraft, message: dict[str, Any]) -> None:
         said = chat_messages(None, [{"role": "assistant", "content": message["content"]}]) or []
         parts = [part for each in said for part in parse_message(each).parts]
         span.put_messages(semconv.OUTPUT_MESSAGES, [OutputMessage("assistant", tuple(parts), reason)])
-    tokens = message.get(TOKENS_FIELD)
-    if isinstance(tokens, dict):
-        _put_tokens(span, tokens)
+    _put_tokens(span, tokens)
 
 
 def counts(usage: Mapping[str, Any]) -> dict[str, Any]:

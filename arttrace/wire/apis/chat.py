@@ -8,6 +8,7 @@ from arttrace.records import semconv
 from arttrace.records.values.lenient_json import json_objects
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.completion_response import Completion, read_completion, read_stream
+from arttrace.wire.apis.hidden_cuts import name_cuts
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage, parse_message, parse_messages
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft
@@ -21,7 +22,10 @@ def decode_chat(exchange: Exchange, *, content: bool = True, limit: int = 8 << 2
     span.put_messages(semconv.INPUT_MESSAGES, parse_messages(request.get("messages")))
     span.put(semconv.PROMPT_FORM, "begun" if _begins_the_answer(request) else None)
     completion = read_answer(span)
-    return span.decoded(put_answer(span, completion) if isinstance(completion, Completion) else completion)
+    if not isinstance(completion, Completion):
+        return span.decoded(completion)
+    name_cuts(completion, exchange.headers, span.attributes.get(semconv.REQUEST_MAX_TOKENS))
+    return span.decoded(put_answer(span, completion))
 
 
 _PREFIX = ("prefix", "partial")

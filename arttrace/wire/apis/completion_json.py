@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.span_attributes import json_or_none
@@ -48,6 +49,7 @@ class ChunkChoice(msgspec.Struct, gc=False):
     delta: Delta | None = None
     text: Any = None
     finish_reason: Any = None
+    stop_reason: Any = UNSET
     token_ids: Any = None
     prompt_token_ids: Any = None
     logprobs: Logprobs | None = None
@@ -106,6 +108,7 @@ def _choice(choice: dict[str, Any]) -> ChunkChoice:
     return ChunkChoice(
         delta=Delta(**_of(Delta, delta)) if isinstance(delta, dict) else None,
         logprobs=_logprobs(logprobs) if isinstance(logprobs, dict) else None,
+        stop_reason=choice.get("stop_reason", UNSET),
         **{name: choice.get(name) for name in _PLAIN},
     )
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any
 
+from msgspec import UNSET
+
 from arttrace.records.values.lenient_json import json_objects
 from arttrace.wire.apis.completion_json import (
     ChunkChoice,
@@ -33,12 +35,14 @@ _NO_REASON = ("", "null")
 class ChoiceAnswer:
     """One choice. Token ids and log-probabilities have shape (T,); None where the engine sent none.
 
-    `prompt_token_ids` is set where the engine gives them per choice, as it does for legacy completions.
+    `prompt_token_ids` is set where the engine gives them per choice, as it does for legacy completions; `stop_reason`,
+    null or not, where it has that field.
     """
 
     index: int
     message: dict[str, Any] = field(default_factory=dict)
     finish_reason: str | None = None
+    stop_reason: Any = UNSET
     token_ids: list[int] | None = None
     logprobs: list[float | None] | None = None
     prompt_token_ids: list[int] | None = None
@@ -246,7 +250,7 @@ def _read_frame(whole: Completion, frame: CompletionChunk) -> None:
 def _read_choice_end(answer: ChoiceAnswer, choice: ChunkChoice, *, tokens: bool = True) -> None:
     """Finish reason, token ids and log-probabilities: what lies beside message, delta or text, added up."""
     if isinstance(choice.finish_reason, str) and choice.finish_reason not in _NO_REASON:
-        answer.finish_reason = choice.finish_reason
+        answer.finish_reason, answer.stop_reason = choice.finish_reason, choice.stop_reason
     if not tokens:
         return
     if choice.token_ids is not None and (ids := integers(choice.token_ids)) is not None:

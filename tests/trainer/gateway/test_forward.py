@@ -5,6 +5,7 @@ import json
 
 import msgspec
 import pytest
+from engine_answers import completion
 from gateway_site import Site
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,6 +185,23 @@ async def test_who_asks_for_more_learns_whose_log_probabilities_these_are(site: 
     assert replica.upstream is not None
     await site.gateway.publisher.adopt(replica, replica.upstream)
     assert (await site.chat(**FORCED)).headers["x-arttrace-sampling"] == "processed"
+
+
+async def test_an_answer_that_vllm_cut_behind_a_tool_call_is_recorded_as_cut(site: Site) -> None:
+    called = {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}
+    names = ("cut", "whole")
+    for name, end_token in zip(names, (3, 8), strict=True):  # the ids end with 8
+        site.gateway.end_token = end_token
+        sent = completion(called, "tool_calls", stop_reason=None)
+        site.engine.scripted = [sent]
+        answer = await site.http.post(f"/r/{name}/v1/chat/completions", json={"model": "policy", "messages": []})
+        assert answer.headers["x-arttrace-end-token"] == str(end_token)
+        assert answer.content == sent[2], "what the client gets is the engine's own"
+    site.gateway.recorder.close()
+    spans = [span for span in read_spans(site.directory) if span.name.startswith("chat")]
+    found = {span.attributes["arttrace.trajectory.id"]: span for span in spans}
+    ends = [found[name].attributes["gen_ai.response.finish_reasons"] for name in names]
+    assert ends == [["length"], ["tool_calls"]]
 
 
 async def test_other_routes_are_refused_in_the_same_form(site: Site) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
-from arttrace.records.semconv import POLICY_VERSION_HEADER, SAMPLING_HEADER
+from arttrace.records.semconv import END_TOKEN_HEADER, POLICY_VERSION_HEADER, SAMPLING_HEADER
 from arttrace.wire import Api, Ending
 from trainer.gateway.engines.connections import BrokenOff, EngineResponse
 from trainer.gateway.errors import Refusal, engine_down
@@ -21,6 +21,7 @@ from trainer.gateway.recording.recorder import GatewayRecorder, RecordedCall
 
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
 _VERSION_HEADER, _SAMPLING_HEADER = POLICY_VERSION_HEADER.encode(), SAMPLING_HEADER.encode()
+_END_TOKEN_HEADER = END_TOKEN_HEADER.encode()
 
 
 class GenerationDependencies(TurnDependencies, Protocol):
@@ -30,6 +31,7 @@ class GenerationDependencies(TurnDependencies, Protocol):
     joins_traceparents: bool
     reads_run_names: bool
     policy_sampling: bool
+    end_token: int | None
 
 
 class Translation(Protocol):
@@ -113,7 +115,10 @@ class Generation:
             replica,
         ):
             sampling = b"policy" if needs.policy_sampling else b"processed" if replica.processed else None
-            return await _pass_on(answer, version, sampling, place, send)
+            stamps = [(_VERSION_HEADER, version.name.encode())]
+            stamps += [] if sampling is None else [(_SAMPLING_HEADER, sampling)]
+            stamps += [] if needs.end_token is None else [(_END_TOKEN_HEADER, b"%d" % needs.end_token)]
+            return await _pass_on(answer, stamps, place, send)
 
 
 def _tagged(send: Send, owner: CallOwner) -> Send:
@@ -129,13 +134,10 @@ def _tagged(send: Send, owner: CallOwner) -> Send:
 
 
 async def _pass_on(
-    answer: EngineResponse, version: Version, sampling: bytes | None, place: AdmittedRequest, send: Send
+    answer: EngineResponse, stamps: list[tuple[bytes, bytes]], place: AdmittedRequest, send: Send
 ) -> Ending:
     # Hop-by-hop headers and the length are the server's business.
-    headers = [header for header in answer.headers if header[0] in _PASSED_HEADERS]
-    headers.append((_VERSION_HEADER, version.name.encode()))
-    if sampling is not None:
-        headers.append((_SAMPLING_HEADER, sampling))
+    headers = [*(header for header in answer.headers if header[0] in _PASSED_HEADERS), *stamps]
     start = {"type": "http.response.start", "status": answer.status, "headers": headers}
     if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
         await send(start)

@@ -71,6 +71,7 @@ def message_of(body: bytes) -> bytes | None:
         "prompt_token_ids": integers(completion.get("prompt_token_ids")),
         "token_ids": integers(choice.get("token_ids")),
         "logprobs": _logprobs(choice),
+        **{name: choice[name] for name in ("stop_reason",) if name in choice},
     }
     if tokens["token_ids"] is not None:
         message[TOKENS_FIELD] = tokens

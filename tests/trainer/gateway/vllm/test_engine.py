@@ -8,10 +8,13 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_model import make_base_model
+from transformers import AutoTokenizer
 
 from arttrace.system import cpu as this_cpu
 from arttrace.system.errors import ServingError
@@ -52,6 +55,26 @@ def test_a_model_directory_is_read(tmp_path: Path) -> None:
     grouped = read_model(model(tmp_path / "tiny", num_key_value_heads=1, head_dim=32))
     assert (grouped.has_chat_template, grouped.kv_bytes_per_token) == (True, 2 * 4 * 2 * 1 * 32)
     assert read_model(model(tmp_path / "multi", text_config=CONFIG | {"vocab_size": 7})).vocab_size == 7
+
+
+@pytest.mark.parametrize("eos", ["<end>", {"content": "<end>"}, "b", "nowhere", None, ["<end>"]])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_the_token_that_ends_an_answer_is_the_tokenizers(tmp_path: Path, file: str, eos: Any) -> None:
+    directory = model(tmp_path / "tiny", eos_token_id=7)
+    (directory / "tokenizer_config.json").write_text("{}")
+    (directory / file).write_text(json.dumps({"eos_token": eos}))
+    assert read_model(directory).end_token is None
+    (directory / "tokenizer.json").write_text("no JSON")
+    assert read_model(directory).end_token is None
+    tokenizer = {"added_tokens": [{"id": 3, "content": "<end>"}], "model": {"vocab": {"b": 1}}}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    known = {"<end>": 3, "b": 1}
+    assert read_model(directory).end_token == known.get(eos["content"] if isinstance(eos, dict) else str(eos))
+
+
+def test_so_it_is_of_a_tokenizer_that_transformers_wrote(tmp_path: Path) -> None:
+    base = make_base_model(tmp_path / "base")
+    assert read_model(base).end_token == AutoTokenizer.from_pretrained(base).eos_token_id == 2
 
 
 def test_what_is_no_model_directory_is_reported(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.values.lenient_json import json_object, json_objects
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import ServingError
 from trainer.learner.machine.fitting import experts
 
@@ -18,7 +20,8 @@ _GIB = 1 << 30
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """Name, vocabulary size (tokens), longest context (tokens) and bytes of KV cache per token in float32; the model
-    type of transformers, how many experts a layer has (0: a dense model), and the precision it is stored in."""
+    type of transformers, how many experts a layer has (0: a dense model), the precision it is stored in, and the token
+    with which its tokenizer ends an answer, where its files say so."""
 
     name: str
     vocab_size: int
@@ -28,6 +31,7 @@ class ModelShape:
     family: str = ""
     experts: int = 0
     dtype: str = ""
+    end_token: int | None = None
 
 
 def read_model(directory: Path) -> ModelShape:
@@ -50,6 +54,7 @@ def read_model(directory: Path) -> ModelShape:
             family=str(config.get("model_type") or ""),
             experts=experts(text),
             dtype=str(config.get("dtype") or config.get("torch_dtype") or text.get("dtype") or ""),
+            end_token=_end_token(directory),
         )
     except FileNotFoundError:
         raise ServingError(f"{directory} holds no config.json, so it is no model directory", hint) from None
@@ -93,6 +98,25 @@ def make_probe(shape: ModelShape, *, prompts: int = 8, length: int = 24) -> Prob
         prompts=[[spread[(start + step * prompts) % count] for step in range(longest)] for start in range(prompts)],
         token=spread[count // 2],
     )
+
+
+def _end_token(directory: Path) -> int | None:
+    """The id of the tokenizer's `eos_token`, as a fast tokenizer's files give it."""
+    settings = (_document(directory / name) for name in ("tokenizer_config.json", "special_tokens_map.json"))
+    token = next(filter(None, (one.get("eos_token") for one in settings)), None)
+    text = token.get("content") if isinstance(token, dict) else token
+    tokenizer = _document(directory / "tokenizer.json")
+    added = (one for one in json_objects(tokenizer.get("added_tokens")) if one.get("content") == text)
+    others = json_object(json_object(tokenizer.get("model")).get("vocab"))
+    found = next((one.get("id") for one in added), others.get(text) if isinstance(text, str) else None)
+    return found if isinstance(found, int) else None
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return json_object(msgspec.json.decode(path.read_bytes()))
+    except (OSError, *UNREADABLE):
+        return {}
 
 
 def _has_chat_template(directory: Path) -> bool:
