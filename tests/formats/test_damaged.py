@@ -115,6 +115,8 @@ def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None
         (ONE + b"\n\xff\xfe", 1, "line 2"),
         (b'{"object":"list","has_more":true,"data":[' + ONE + b"]}", 1, "one page of an answer that has more"),
         (b'{"next_cursor":"c","data":[' + ONE + b"]}", 1, "one page of an answer that has more"),
+        (b'{"data":[' + ONE + b'],"meta":{"page":1,"totalPages":3}}', 1, "one page of an answer that has more"),
+        (b'{"data":[' + ONE + b'],"meta":{"cursor":"c"}}', 1, "one page of an answer that has more"),
     ],
 )
 def test_what_stands_before_the_damage_is_read_and_the_rest_is_named(data: bytes, count: int, said: str) -> None:

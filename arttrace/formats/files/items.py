@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, Protocol, cast
 
 from arttrace.formats.files.checked_file import CheckedFile
 from arttrace.formats.files.unpacked import Unpacked, Unreadable, packing_of
-from arttrace.records.values.lenient_json import bounded_integer, read_json, well_formed
+from arttrace.records.values.lenient_json import bounded_integer, json_object, read_json, well_formed
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.decoding.attribute_values import finite
 
 Item = tuple[str, Any]
 """Where it stands (`line 3`), and what it is: a JSON value, or the error that reading it raised."""
@@ -162,9 +163,15 @@ def _page(document: Any) -> tuple[list[Any], bool]:
     line of a batch, or ART's compact form, whose data are read with what stands beside them."""
     has_more = False
     if isinstance(document, dict) and isinstance(document.get("data"), list) and not _BESIDE & document.keys():
-        has_more = document.get("has_more") is True or bool(document.get("next_cursor"))
+        has_more = document.get("has_more") is True or bool(document.get("next_cursor") or _of_langfuse(document))
         document = document["data"]
     return document if isinstance(document, list) else [document], has_more
+
+
+def _of_langfuse(page: dict[str, Any]) -> bool:
+    """Whether a page of Langfuse's API says that there is a next one."""
+    meta = json_object(page.get("meta"))
+    return bool(meta.get("cursor")) or (finite(meta.get("page")) or 0) < (finite(meta.get("totalPages")) or 0)
 
 
 def _next_page(last: str) -> Item:
