@@ -17,6 +17,7 @@ from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.units import quantity
 from arttrace.trajectories.decoding.attribute_values import finite
 from arttrace.wire.messages import parse_message
+from arttrace.wire.span_attributes import usage_attributes
 
 NO_TIME = 946_684_800_000_000_000
 """Where runs without a time stand: the start of the year 2000."""
@@ -48,6 +49,15 @@ def said(attributes: Mapping[str, Any]) -> Attributes:
 def lacks(lines: int) -> dict[str, Any]:
     """What the span of an agent says that lacks so many lines of its session: it is not complete."""
     return {semconv.INTERRUPTED: f"{quantity(lines, 'line')} of the session missing"} if lines else {}
+
+
+def answered(response: Mapping[str, Any], usage: Any) -> dict[str, Any]:
+    """What an API said of an answer: its model, its id, and what it used."""
+    named = {semconv.RESPONSE_MODEL: response.get("model"), semconv.RESPONSE_ID: response.get("id")}
+    return {
+        **{name: value for name, value in named.items() if isinstance(value, str)},
+        **(usage_attributes(usage) if isinstance(usage, dict) else {}),
+    }
 
 
 def failed_with_others(messages: Sequence[Mapping[str, Any]], answer: int) -> Iterator[tuple[int, ToolCallPart]]:

@@ -153,3 +153,74 @@ def test_answers_without_a_result_between_them_are_parted_by_their_tokens() -> N
 def test_what_is_no_rollout_is_refused_by_its_cause(item: dict[str, Any], reason: str) -> None:
     found, _ = read(lines(result(1.0), item), refused=1)
     assert reason in found.reasons[0]
+
+
+def turn(role: str, at: int, content: str | None, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, "timestamp": f"2026-03-01T10:00:{at:02d}", "turn_idx": at, **more}
+
+
+def sampled(at: int, content: str | None, reason: str, *calls: dict[str, Any]) -> dict[str, Any]:
+    """An answer of a model, with the response that tau2 had for it."""
+    message = {"role": "assistant", "content": content, "reasoning_content": "Hm."}
+    response = {"id": "r", "model": "m-1", "choices": [{"finish_reason": reason, "index": 0, "message": message}]}
+    usage = {"prompt_tokens": 9, "completion_tokens": 3}
+    return turn("assistant", at, content, tool_calls=list(calls) or None, usage=usage, raw_data=response, cost=0.1)
+
+
+def simulation(**more: Any) -> dict[str, Any]:
+    """Of tau2, whose user has tools, too."""
+    look, reset = ({"id": id, "name": name, "arguments": {"n": 1}} for id, name in (("c1", "look"), ("u1", "reset")))
+    return {
+        "id": "sim-1", "task_id": "mobile_data", "trial": 0, "seed": 3, "termination_reason": "user_stop",
+        "start_time": "2026-03-01T10:00:00", "end_time": "2026-03-01T10:00:09", "duration": 9.0,
+        "reward_info": {"reward": 1.0, "reward_breakdown": {"DB": 1.0}}, "agent_cost": 0.2,
+        "messages": [
+            turn("assistant", 0, "Hi! How can I help you today?", cost=0.0),
+            turn("user", 1, "No data."),
+            sampled(2, None, "tool_calls", {**look, "requestor": "assistant"}),
+            {**turn("tool", 3, "Error: no line", requestor="assistant", error=True), "id": "c1"},
+            sampled(4, "Please restart it.", "stop"),
+            turn("user", 5, None, tool_calls=[{**reset, "requestor": "user"}]),
+            {**turn("tool", 6, "restarted", requestor="user", error=False), "id": "u1"},
+            turn("user", 7, "Done."),
+            sampled(8, "Does it", "length"),
+        ],
+        **more,
+    }  # fmt: skip
+
+
+WHOLE = {
+    "timestamp": "x", "tasks": [{"id": "mobile_data"}],
+    "info": {"environment_info": {"domain_name": "telecom", "policy": "Help."}, "agent_info": {"llm": "gpt-x"}},
+    "simulations": [simulation(), simulation(id="sim-2", trial=1, reward_info=None, termination_reason="agent_error")],
+}  # fmt: skip
+
+
+def test_simulations_of_tau2() -> None:
+    """The agent is told nothing of what its user does with tools of its own, and says nothing before it is asked."""
+    found, [first, second] = shown(json.dumps(WHOLE, indent=2).encode())
+    assert (found.kinds, found.left_out, found.unread, found.rewards) == ({"tau2 results": 1}, {}, {}, 1)
+    called = 'assistant: (thinks Hm.) [c1 look {"n":1}]'
+    begun = ["assistant: Hi! How can I help you today?", "user: No data."]
+    told = [*begun, called.replace("(thinks Hm.) ", ""), "tool: [c1 Error: no line]"]
+    assert [(call["asked"], call["answers"]) for call in first["calls"]] == [
+        (begun, [("tool_calls", called)]),
+        (told, [("stop", "assistant: (thinks Hm.) Please restart it.")]),
+        ([*told, "assistant: Please restart it.", "user: Done."], [("length", "assistant: (thinks Hm.) Does it")]),
+    ]
+    assert first["scenario"] == second["scenario"] == "file/mobile_data"
+    assert [reward[:2] for reward in first["rewards"]] == [("reward", 1.0)]
+    assert (first["metadata"]["domain"], first["metadata"]["trial"]) == ("telecom", 0)
+    assert first["metadata"]["reward_info"] == {"reward_breakdown": {"DB": 1.0}}
+    assert (second["error"], "rewards" in second) == ("agent_error", False)
+
+
+def test_a_simulation_of_tau2_in_a_file_of_its_own() -> None:
+    found, runs = read(lines(simulation()))
+    assert (found.kinds, len(runs[0].calls)) == ({"tau2 results": 1}, 3)
+    [tool] = runs[0].tool_calls
+    assert (tool.name, tool.id, tool.result, bool(tool.error)) == ("look", "c1", "Error: no line", True)
+    assert [placed.call.end_ns - placed.call.start_ns for placed in runs[0].calls] == [10**9] * 3
+    assert [placed.call.input_tokens for placed in runs[0].calls] == [9, 9, 9]
+    spoken, _ = read(lines(simulation(messages=None, ticks=[{}]), simulation()))
+    assert spoken.left_out == {"simulations of speech": 1}

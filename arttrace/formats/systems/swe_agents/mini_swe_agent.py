@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.imported_run import ImportedRun, answered
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.systems.exchanges import RESPONSES, attributes_of
 from arttrace.formats.systems.swe_agents.swe_agent import ended
-from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
-from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "mini-swe-agent trajectories"
 _NO_JSON = "answers that could not be parsed, kept as no JSON"
@@ -64,7 +62,7 @@ def _of_chat(run: ImportedRun, entries: Sequence[Entry], model: str | None) -> I
         is_answer, refused = one["role"] == "assistant", json_object(choice.get("message"))
         if is_answer or refused:
             answer = {**(message if is_answer else refused), "finish_reason": stated_reason(choice)}
-            about = _said_of(json_object(response))
+            about = answered(given := json_object(response), given.get("usage"))
             key = at if is_answer else ["refused", at]
             yield run.call(key, messages, [answer], model=model, start_ns=before, end_ns=_time(one), attributes=about)
         elif response is not None:
@@ -90,16 +88,6 @@ def _of_responses(run: ImportedRun, entries: Sequence[Entry], model: str | None)
 
 def _plain(entry: Entry) -> Entry:
     return {name: value for name, value in entry.items() if name != "extra"}
-
-
-def _said_of(response: dict[str, Any]) -> dict[str, Any]:
-    """What the API said of an answer."""
-    usage = response.get("usage")
-    named = {semconv.RESPONSE_MODEL: response.get("model"), semconv.RESPONSE_ID: response.get("id")}
-    return {
-        **{name: value for name, value in named.items() if isinstance(value, str)},
-        **(usage_attributes(usage) if isinstance(usage, dict) else {}),
-    }
 
 
 def _time(entry: Entry) -> int | None:
