@@ -198,7 +198,8 @@ WHOLE = {
 
 def test_simulations_of_tau2() -> None:
     """The agent is told nothing of what its user does with tools of its own, and says nothing before it is asked."""
-    found, [first, second] = shown(json.dumps(WHOLE, indent=2).encode())
+    found, runs = shown(json.dumps(WHOLE, indent=2).encode())
+    first, second = sorted(runs, key=lambda run: run["metadata"]["trial"])
     assert (found.kinds, found.left_out, found.unread, found.rewards) == ({"tau2 results": 1}, {}, {}, 1)
     called = 'assistant: (thinks Hm.) [c1 look {"n":1}]'
     begun = ["assistant: Hi! How can I help you today?", "user: No data."]
