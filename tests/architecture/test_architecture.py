@@ -119,7 +119,9 @@ def test_links_lead_to_what_is_in_the_repository() -> None:
     tracked = {path for _, _, _, path in entries}
     blobs = {path: blob for mode, blob, _, path in entries if mode == "120000"}
     targets = {
-        path: subprocess.run(["git", "cat-file", "-p", blob], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        path: subprocess.run(
+            ["git", "cat-file", "-p", blob], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
         for path, blob in blobs.items()
     }
     assert {path: target for path, target in targets.items() if str(Path(path).parent / target) not in tracked} == {}

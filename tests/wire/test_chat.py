@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from arttrace.records import semconv
 from arttrace.records.values.tokens import decode_logprobs, decode_token_ids
 from arttrace.wire import Decoded, Exchange
+from arttrace.wire import decode as wire_decode
 from arttrace.wire.apis.anthropic_messages import decode_messages
 from arttrace.wire.apis.chat import decode_chat
 from arttrace.wire.compression import decompress
@@ -438,3 +439,25 @@ def test_a_compression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_events_end_with_any_line_ending_and_hold_several_lines() -> None:
     body = b"\xef\xbb\xbfdata: a\r\ndata:b\r\n\r\nevent: x\ndata: c\n\n: note\n\ndata\n\rdata: cut"
     assert list(event_data(body)) == [b"a\nb", b"c", b""]
+
+
+def test_a_stream_that_ends_before_each_answer_that_was_asked_for_is_cut() -> None:
+    ended = [{"choices": [{"index": at, "delta": {"content": "a"}, "finish_reason": "stop"}]} for at in range(3)]
+
+    def cut(path: str, asked: dict[str, Any], came: int, done: bool = False) -> Any:
+        exchange = Exchange(
+            json.dumps(REQUEST | asked).encode(),
+            status=200,
+            headers=STREAM,
+            path=path,
+            body=sse(*ended[:came], done=done),
+        )
+        return wire_decode(exchange).attributes.get(semconv.INTERRUPTED)
+
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        assert [cut(path, {"n": 2}, came) for came in range(4)] == ["error", "error", None, None]
+        assert cut(path, {"n": 2}, 1, done=True) is None, "servers that know no `n` answer once"
+        assert [cut(path, {"n": n}, 1) for n in (0, -1, None, True, "2")] == [None] * 5
+    prompts = {"prompt": ["a", "b"]}
+    assert [cut("/v1/completions", prompts, came) for came in (1, 2)] == ["error", None]
+    assert [cut("/v1/completions", {"prompt": []}, came) for came in (0, 1)] == ["error", None]

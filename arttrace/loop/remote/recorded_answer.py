@@ -191,7 +191,7 @@ def _choices_of_events(api: Api, events: list[bytes]) -> list[Any]:
         stream = read_events(events)
         return _choices_of_response(stream.response) if stream.done and stream.error is None else []
     whole = read_stream(events)
-    if whole.error is not None or not whole.whole:
+    if whole.error is not None or not whole.is_whole(1):
         return []
     entries = _logprob_entries(events)
     return [_choice(one, entries.get(one.index)) for one in whole.choices]

@@ -42,7 +42,7 @@ def _begins_the_answer(request: dict[str, Any]) -> bool:
     )
 
 
-def read_answer(span: SpanDraft) -> Completion | Failure | None:
+def read_answer(span: SpanDraft, prompts: int = 1) -> Completion | Failure | None:
     """The completion that came back, whole or in chunks, else what failed, or None when there is nothing to say."""
     body = span.body()
     if not isinstance(body, bytes):
@@ -50,7 +50,8 @@ def read_answer(span: SpanDraft) -> Completion | Failure | None:
     if not span.is_stream(body):
         return read_completion(body) or ("invalid_response", "the response is no JSON object")
     completion = read_stream(event_data(body))
-    span.stream_ended(done=completion.done, whole=completion.whole)
+    answers = prompts * span.attributes.get(semconv.REQUEST_CHOICE_COUNT, 1)
+    span.stream_ended(done=completion.done, whole=completion.is_whole(answers))
     return completion
 
 

@@ -61,10 +61,10 @@ class Completion:
     done: bool = True
     unreadable_chunks: int = 0
 
-    @property
-    def whole(self) -> bool:
-        """Whether every choice has come to its end."""
-        return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices)
+    def is_whole(self, answers: int) -> bool:
+        """Whether all answers that were asked for, at least one, have come to their end."""
+        ended = [choice.finish_reason is not None for choice in self.choices]
+        return len(ended) >= max(answers, 1) and all(ended)
 
 
 def read_completion(body: bytes) -> Completion | None:

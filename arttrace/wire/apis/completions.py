@@ -25,7 +25,7 @@ def decode_completion(exchange: Exchange, *, content: bool = True, limit: int = 
     prompts = prompt_messages(request)
     span.put_messages(semconv.INPUT_MESSAGES, prompts)
     span.put(semconv.PROMPT_FORM, "several" if prompts and len(prompts) > 1 else None)
-    completion = read_answer(span)
+    completion = read_answer(span, prompts=len(prompts or ()) or 1)
     if not isinstance(completion, Completion):
         return span.decoded(completion)
     _drop_repeated_prompts(completion)
