@@ -7,25 +7,31 @@ from starlette.responses import Response
 
 from arttrace.views.run_filter import STATUSES
 from arttrace.views.web.handlers.request_fields import reader_of
-from arttrace.views.web.models.run_list import SINCE, RunList, RunQuery, facets, parse_query, run_list
+from arttrace.views.web.models.run_list import PAGE, SINCE, RunList, RunQuery, facets, parse_query, run_list
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import SoFar, StoreReader
 
 MOST_LIVE = 1000
 """Rows beyond which a list is loaded anew."""
+MOST_AGAIN = 1000
+"""Rows that a page begins with at most where further ones had been loaded."""
 
 
 def show(request: Request) -> Response:
-    """The page."""
+    """The page; up to the row that `upto` names, as a page says of itself when it has loaded further rows."""
     reader = reader_of(request)
     query = parse_query(request.query_params.multi_items())
     so_far = reader.so_far()
-    found = _found(reader, so_far, query, after=request.query_params.get("after", ""))
+    after, upto = (request.query_params.get(name, "") for name in ("after", "upto"))
+    rows = len(_found(reader, so_far, query, after=after, upto=upto).rows) if upto else PAGE
+    found = _found(reader, so_far, query, after=after, limit=min(max(rows, PAGE), MOST_AGAIN))
     return page(
         "runs.html",
         section="runs",
         query=query,
+        after=after,
         list=found,
+        upto=found.rows[PAGE - 1].cursor if len(found.rows) > PAGE else found.following,
         state=reader.state,
         facets=facets(so_far.runs),
         statuses=STATUSES,
@@ -48,13 +54,15 @@ def live(request: Request) -> Response:
     if request.query_params.get("state") == reader.state:
         return Response(status_code=204)
     query = parse_query(request.query_params.multi_items())
-    upto = request.query_params.get("upto", "")
-    found = _found(reader, so_far, query, upto=upto)
+    after, upto = (request.query_params.get(name, "") for name in ("after", "upto"))
+    found = _found(reader, so_far, query, after=after, upto=upto)
     if len(found.rows) > MOST_LIVE or (not upto and found.following):  # more than the page could put among its rows
         return Response(headers={"hx-refresh": "true"})
     return page("_runs_live.html", query=query, list=found, state=reader.state, statuses=STATUSES)
 
 
-def _found(reader: StoreReader, so_far: SoFar, query: RunQuery, *, after: str = "", upto: str = "") -> RunList:
+def _found(
+    reader: StoreReader, so_far: SoFar, query: RunQuery, *, after: str = "", upto: str = "", limit: int = PAGE
+) -> RunList:
     ids = reader.with_text(query.text) if query.text else None
-    return run_list(so_far.runs, query, ids, after=after, upto=upto, unread=so_far.unread)
+    return run_list(so_far.runs, query, ids, after=after, upto=upto, limit=limit, unread=so_far.unread)

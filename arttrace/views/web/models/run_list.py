@@ -154,18 +154,15 @@ def run_list(
     limit: int = PAGE,
     unread: int = 0,
 ) -> RunList:
-    """A page of the runs that match, the newest first: those after a cursor, or all up to one. `ids` are those with the
-    text that was searched for."""
+    """A page of the runs that match, the newest first: at most `limit` of those after a cursor, or all up to one. `ids`
+    are those with the text that was searched for."""
     others = msgspec.structs.replace(query.wanted, status=())
     fitting = [run for run in runs if (ids is None or _has_text(run, ids)) and others.matches(run)]
     counts = Counter(map(status, fitting))
     matching = [run for run in fitting if query.wanted.matches(run)] if query.wanted.status else fitting
     place, last = _place(after), _place(upto)
-    if last is not None:
-        shown = [run for run in matching if (run.start_ns, run.id) >= last]
-    else:
-        following = matching if place is None else [run for run in matching if (run.start_ns, run.id) < place]
-        shown = following[:limit]
+    following = matching if place is None else [run for run in matching if (run.start_ns, run.id) < place]
+    shown = following[:limit] if last is None else [run for run in following if (run.start_ns, run.id) >= last]
     more = bool(shown) and shown[-1] is not matching[-1]
     rows = tuple(map(run_row, shown))
     return RunList(

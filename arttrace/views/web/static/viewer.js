@@ -84,10 +84,26 @@
     choose(next);
     next.scrollIntoView({ block: "center" });
   }
+  // Back from what a row opened shows that row again. The browser's own memory of where it scrolled to would be wrong:
+  // rows that were not in view yet may be of another height.
+  const left = (row) => history.replaceState({ ...history.state, row: row.id }, "");
+  function follow(row) {
+    left(row);
+    location.href = row.dataset.href;
+  }
+  const came = performance.getEntriesByType("navigation")[0]?.type;
+  const before = came === "back_forward" && document.getElementById(history.state?.row ?? "");
+  if (before) {
+    history.scrollRestoration = "manual";
+    addEventListener("pageshow", () => { history.scrollRestoration = "auto"; });
+    choose(before);
+    before.scrollIntoView({ block: "center" });
+  }
   document.addEventListener("click", (event) => {
     const row = event.target.closest("[data-href]");
+    if (row && event.target.closest("a")) left(row);
     if (!row || event.target.closest("a, button, input, summary") || String(getSelection())) return;
-    location.href = row.dataset.href;
+    follow(row);
   });
 
   // --- keys -------------------------------------------------------------------------------------------------------
@@ -113,7 +129,7 @@
     if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
     else if (event.key === "e") nextError();
     else if (event.key === "Enter" && current() && !event.target.closest("a, button, summary")) {
-      if (current().dataset.href) location.href = current().dataset.href;
+      if (current().dataset.href) follow(current());
       else current().querySelector("summary, a, button")?.click();
     } else if (event.key === "/") {
       const search = document.querySelector("[data-search]");
@@ -160,6 +176,15 @@
   filters?.addEventListener("change", (event) => { if (event.target.matches("select")) filters.requestSubmit(); });
   filters?.addEventListener("formdata", (event) => {
     for (const [name, value] of [...event.formData]) if (!String(value).trim()) event.formData.delete(name);
+  });
+
+  // --- further rows: the address says up to which, so that Back and a reload have them again -----------------------
+  document.addEventListener("htmx:afterSwap", ({ detail }) => {
+    if (!detail.pathInfo.requestPath.startsWith("/rows/runs")) return;
+    const last = all("#newest tr[id]").at(-1);
+    const address = new URL(location.href);
+    address.searchParams.set("upto", `${last.dataset.began}.${last.id.slice("run-".length)}`);
+    history.replaceState(history.state, "", address);
   });
 
   // --- live lists -------------------------------------------------------------------------------------------------
