@@ -63,6 +63,27 @@ def test_pieces_of_one_tool_call_are_one(further: str | None) -> None:
     assert found[1:] == ("find", '{"x":1}')
 
 
+@pytest.mark.parametrize("index", [{}, {"index": 0}])
+@pytest.mark.parametrize("id", [None, "", "same"])
+def test_calls_that_come_whole_are_distinguished_without_ids(index: dict[str, int], id: str | None) -> None:
+    sent = [("find", '{"x":1}'), ("find", '{"x":1}'), ("look", "{}"), ("look", '{"y"'), (None, ":2}"), ("go", "")]
+    found = calls(*(call(id, name, arguments, **index) for name, arguments in sent))
+    expected = [("find", '{"x":1}'), ("find", '{"x":1}'), ("look", "{}"), ("look", '{"y":2}'), ("go", "")]
+    assert [(name, arguments) for _, name, arguments in found] == expected
+
+
+def test_a_name_that_comes_again_with_nothing_is_that_of_the_same_call() -> None:
+    begun = call("a", "find", '{"x"', index=0)
+    for further in (call(None, None, ":1}", index=0), call(None, "", ":1}", index=0)):
+        [found] = calls(begun, further, call(None, "find", "", index=0))
+        assert found[2] == '{"x":1}'
+
+
+def test_arguments_that_are_streamed_as_an_object_are_kept() -> None:
+    sent = {"index": 0, "id": "a", "function": {"name": "find", "arguments": {"x": 1}}}
+    assert calls(sent) == [("a", "find", '{"x":1}')]
+
+
 def test_tool_calls_come_in_the_order_of_their_index() -> None:
     found = calls(call("b", "g", "{}", index=1), call("a", "f", "{}", index=0), call("c", "h", "{}", index=1))
     assert [id for id, *_ in found] == ["a", "b", "c"]

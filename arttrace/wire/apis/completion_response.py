@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from arttrace.records.values.lenient_json import json_objects
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.wire.apis.completion_json import (
     ChunkChoice,
     CompletionChunk,
@@ -22,8 +22,8 @@ from arttrace.wire.apis.completion_json import (
     read_chunk,
     read_chunks,
 )
-from arttrace.wire.messages import CALLED
-from arttrace.wire.span_attributes import error_of
+from arttrace.wire.messages import CALLED, arguments_text
+from arttrace.wire.span_attributes import error_of, json_or_none
 
 _CALLED = {form: ("name", given) for form, given in CALLED.items()}
 """The texts of a tool call that come in pieces."""
@@ -211,19 +211,28 @@ class _ToolCallStream:
         self._texts: dict[str, dict[str, list[str]]] = {}
 
     def is_followed_by(self, delta: dict[str, Any]) -> bool:
-        """Whether this begins another call though it has the same index: some servers give all of them one."""
-        is_named = any(
-            texts["name"] and isinstance(said := delta.get(form), dict) and said.get("name")
-            for form, texts in self._texts.items()
-        )
-        return is_named and bool(delta.get("id")) and delta["id"] != self._fields.get("id")
+        """Whether this begins another call though it has the same index: some servers give all of them one, and some
+        of these no ids."""
+        for form, texts in self._texts.items():
+            said = json_object(delta.get(form))
+            if not texts["name"] or not said.get("name"):
+                continue
+            if delta.get("id") and delta["id"] != self._fields.get("id"):
+                return True
+            says_more = said.get(CALLED[form]) or said["name"] != "".join(texts["name"])
+            if says_more and isinstance(json_or_none("".join(texts[CALLED[form]]).encode()), dict):
+                return True
+        return False
 
     def add(self, delta: dict[str, Any]) -> None:
         for key, value in delta.items():
             if key in _CALLED and isinstance(value, dict):
                 texts = self._texts.setdefault(key, {name: [] for name in _CALLED[key]})
                 for name, pieces in texts.items():
-                    if isinstance(text := value.get(name), str):
+                    text = value.get(name)
+                    if isinstance(text, dict):
+                        text = arguments_text(text)
+                    if isinstance(text, str):
                         pieces.append(text)
             elif key not in (*_CALLED, "index") and value is not None:
                 self._fields[key] = value
