@@ -1,5 +1,6 @@
 """Requests with their answers, of chat completions or of Anthropic's Messages API, as calls of runs. Pure.
 
+So are calls as programs log them, messages beside the response: LiteLLM's payload for logs, OpenHands' completions.
 Each pair is read as the same exchange is that was captured. Where no time is given a call stands at the start of the
 year 2000. Ids are hashes of the content, so that a file imported twice is there once.
 """
@@ -33,6 +34,7 @@ from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.lenient_json import json_object
+from arttrace.records.values.times import time_ns
 from arttrace.wire import Exchange, decode
 
 KIND = "exchanges"
@@ -41,9 +43,34 @@ _OF_THE_WIRE = (semconv.HTTP_STATUS_CODE, semconv.TRAJECTORY_ID)
 """What a pair in a file does not say: it has no status, and it is of the run that its history says."""
 
 
+_SETTINGS = ("kwargs", "model_parameters")
+_OF_A_REQUEST = ("model", "tools", "system", "messages")
+
+
 def recognises(item: dict[str, Any]) -> bool:
     """Whether this is a request with its answer."""
-    return "request" in item and "response" in item
+    return ("request" in item and "response" in item) or _is_logged(item)
+
+
+def _is_logged(item: dict[str, Any]) -> bool:
+    """Whether these are messages beside the response that came to them, or beside none since the call failed."""
+    if "request" in item or messages_of({"messages": item.get("messages")}) is None:
+        return False
+    response = item.get("response")
+    is_failed = "call_type" in item and item.get("status") == "failure"
+    return is_failed or (isinstance(response, dict) and _api_of(response) is not None)
+
+
+def _paired(item: dict[str, Any]) -> dict[str, Any]:
+    """A logged call as a request with its answer."""
+    settings = {name: value for one in _SETTINGS for name, value in json_object(item.get(one)).items()}
+    request = {**settings, **{name: item[name] for name in _OF_A_REQUEST if item.get(name) is not None}}
+    response = item.get("response")
+    if not isinstance(response, dict) or _api_of(response) is None:
+        kind = json_object(item.get("error_information")).get("error_class")
+        response = {"error": {"type": kind, "message": str(item.get("error_str") or "the call failed")}}
+    beside = {name: value for name, value in item.items() if name not in (*_SETTINGS, *_OF_A_REQUEST)}
+    return {**beside, "request": request, "response": response}
 
 
 class Exchanges:
@@ -62,16 +89,19 @@ class Exchanges:
     def records(self, item: dict[str, Any]) -> Iterator[Read]:
         """The call, the tools that failed before it, and the run's rewards. Raises ValueError when the item holds no
         request with messages, or no answer to it."""
+        content = item
+        item = _paired(item) if _is_logged(item) else item
         request, response = item.get("request"), item.get("response")
         messages = messages_of(request) if isinstance(request, dict) else None
         api = _api_of(response) if isinstance(response, dict) else None
         if not isinstance(request, dict) or not isinstance(response, dict) or messages is None or api is None:
             raise ValueError("no request with messages and response with choices, content or an error")
         attributes, error = attributes_of(request, messages, response, api)
-        own = self._ids.next(self._source, item, numbers_the_first=True)
+        own = self._ids.next(self._source, content, numbers_the_first=True)
         trace_id, known = self._run(messages, own)
         # Within one second the longer history is the later one.
-        start = (time_of(response) or time_of(item) or NO_TIME) + len(messages)
+        began = time_ns(item.get("startTime")) or time_of(response) or time_of(item) or NO_TIME
+        start = began + len(messages)
         beside = {**json_object(request.get("metadata")), **beside_of(item, "request", "response")}
         task, rest = task_of(beside), without_rewards(beside)
         attributes[semconv.SCENARIO] = None if task is None else f"{self._source}/{task}"
@@ -81,7 +111,7 @@ class Exchanges:
             span_id=own[:16],
             name=f"chat {attributes.get(semconv.REQUEST_MODEL, '')}".strip(),
             start_ns=start,
-            end_ns=start + SECOND,
+            end_ns=max(time_ns(item.get("endTime")) or start + SECOND, start),
             kind=3,
             status_code=2 if error else 0,
             status_message=error,
