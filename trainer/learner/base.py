@@ -154,7 +154,7 @@ class BaseLearner(ABC):
         """Let micro-batches grow into the memory that is free now: see `Learner.refit`."""
         if self._may_grow:
             checkpointing = bool(self.config.gradient_checkpointing)
-            free = free_memory(self.config.device)
+            free = free_memory(self.config.runs_on)
             tokens = room(self.config, read_shape(self.base_model), free, checkpointing=checkpointing)
             self._budget = max(self._budget, tokens)
 
@@ -218,7 +218,7 @@ class BaseLearner(ABC):
             if before is not None:
                 before.restore()
             self.model.zero_grad(set_to_none=True)
-            if self.config.device == "cuda":
+            if self.config.runs_on == "cuda":
                 torch.cuda.empty_cache()
             self._budget, self._may_grow = self._budget // 2, False  # for the steps to come as well
 

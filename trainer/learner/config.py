@@ -15,6 +15,7 @@ Importance = Literal["clip", "token_truncate", "token_mask", "sequence_truncate"
 ImportanceLevel = Literal["token", "sequence"]
 KlEstimator = Literal["k1", "k3"]
 Dtype = Literal["float32", "bfloat16", "float64"]
+Device = Literal["cpu", "cuda"]
 
 # The ranks that a serving engine can be configured to accept without wasting memory on a larger one.
 RANKS = (8, 16, 32, 64)
@@ -76,6 +77,7 @@ class LearnerConfig:
     - `lora_targets`: names of linear modules, or "all-linear" for all but the output head; None: all-linear, and the
       attention alone in a mixture of experts, whose experts and router stay as they are.
     - `load_in_4bit`: the base model's weights in 4 bits (bitsandbytes, CUDA only).
+    - `device`: where to train; None: on a CUDA card where torch finds one, on which vLLM serves too, else on the CPU.
     - `dtype`: of the base model; None: bfloat16 on CUDA, as vLLM serves it, float32 on a CPU. The LoRA's weights and
       their optimizer are float32 either way; beside a base model in bfloat16 they are multiplied, and handed over to
       the engine, in bfloat16.
@@ -122,7 +124,7 @@ class LearnerConfig:
     load_in_4bit: bool = False
     max_logprob_difference: float | None = None
     seed: int = 0
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Device | None = None
     dtype: Dtype | None = None
 
     def learning_rate_at(self, step: int) -> float:
@@ -200,10 +202,10 @@ class LearnerConfig:
                 ),
                 "It bounds the ratio of a negative advantage, beyond 1 + epsilon_high; 3 is usual.",
             )
-        if self.use_liger_kernel and (self.device != "cuda" or self.torch_compile):
+        if self.use_liger_kernel and (self.device == "cpu" or self.torch_compile):
             raise TrainingError(
                 "Liger's kernels need a CUDA device."
-                if self.device != "cuda"
+                if self.device == "cpu"
                 else "torch_compile and use_liger_kernel replace the same parts of the model.",
                 "Use --torch-compile alone, or neither.",
             )
@@ -212,7 +214,7 @@ class LearnerConfig:
                 "Unsloth puts kernels of its own into the model: torch_compile and use_liger_kernel have no effect.",
                 "Use --loader transformers, or neither.",
             )
-        if self.load_in_4bit and self.device != "cuda":
+        if self.load_in_4bit and self.device == "cpu":
             raise TrainingError("A base model in 4 bits needs a CUDA device.", "Use --device cuda, or 16 or 32 bits.")
         return self
 
@@ -250,4 +252,9 @@ class LearnerConfig:
     @property
     def computes_in(self) -> Dtype:
         """The precision of the base model: the one chosen, or the device's usual one."""
-        return self.dtype or ("bfloat16" if self.device == "cuda" else "float32")
+        return self.dtype or ("bfloat16" if self.runs_on == "cuda" else "float32")
+
+    @property
+    def runs_on(self) -> Device:
+        """The device of a config that was fitted to a machine; "cpu" while it is left open."""
+        return self.device or "cpu"

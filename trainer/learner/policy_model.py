@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from arttrace.system.errors import TrainingError
 from arttrace.system.processes import signals_after_imports
 from trainer.learner.config import LearnerConfig
+from trainer.learner.machine.card import placed
 from trainer.learner.machine.families import refuse_family
 from trainer.learner.machine.fitting import fitted, refuse_experts
 from trainer.learner.machine.fused import fuse_layers
@@ -41,7 +42,7 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
         raise TrainingError(
             f"{directory} has no model: config.json is missing.", "Pass a Hugging Face model directory."
         )
-    if config.device == "cuda" and not torch.cuda.is_available():
+    if config.runs_on == "cuda" and not torch.cuda.is_available():
         raise TrainingError(
             "Device 'cuda' was asked for, but torch finds no CUDA device.",
             "Use --device cpu, or see `arttrace doctor`: card, driver and torch's build have to fit.",
@@ -86,7 +87,7 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
         else None
     )
     base = AutoModelForCausalLM.from_pretrained(
-        str(directory), dtype=dtype, local_files_only=True, quantization_config=quantised, device_map=config.device
+        str(directory), dtype=dtype, local_files_only=True, quantization_config=quantised, device_map=config.runs_on
     )
     if getattr(base.config.get_text_config(), "attn_logit_softcapping", None):
         base.set_attn_implementation("eager")  # the usual one leaves the cap out
@@ -158,7 +159,7 @@ def _targets(base: torch.nn.Module, config: LearnerConfig) -> str | list[str]:
 def fitted_to_machine(config: LearnerConfig, directory: Path) -> LearnerConfig:
     """The config for a base model and this machine (fitting.py). Raises TrainingError for targets that cannot be
     served."""
-    shape = read_shape(directory)
+    shape, config = read_shape(directory), placed(config)
     refuse_family(config, shape)
     refuse_experts(config, shape)
     return fitted(config, shape, free_beside(config, directory))
@@ -176,7 +177,7 @@ def in_its_precision(config: LearnerConfig) -> contextlib.AbstractContextManager
     """Inside the block a LoRA in float32 is multiplied in its base model's 16 bits."""
     precision: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if config.dtype == "bfloat16":
-        precision = torch.autocast(config.device, dtype=torch.bfloat16)
+        precision = torch.autocast(config.runs_on, dtype=torch.bfloat16)
     return precision
 
 

@@ -51,7 +51,7 @@ def save_rest(directory: Path, model: Any, optimizer: torch.optim.Optimizer, ste
     }
     if _rounded_to(config) is not None:
         state["weights"] = {_saved_as(name): p.detach() for name, p in trainable(model).items()}
-    if config.device == "cuda":
+    if config.runs_on == "cuda":
         state["cuda_rng"] = torch.cuda.get_rng_state()
     torch.save(state, directory / STATE)
 
@@ -70,9 +70,9 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
         state = (
             _fresh(directory)
             if dropped
-            else torch.load(directory / STATE, map_location=config.device, weights_only=True)
+            else torch.load(directory / STATE, map_location=config.runs_on, weights_only=True)
         )
-        saved = load_file(str(directory / _ADAPTER), device=config.device)
+        saved = load_file(str(directory / _ADAPTER), device=config.runs_on)
         alpha = json.loads((directory / _ADAPTER_CONFIG).read_bytes())["lora_alpha"]
     except Exception as error:
         raise TrainingError(
@@ -102,7 +102,7 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
     for group in optimizer.param_groups:  # its moments are loaded; what it does with them is the config's
         group.update(optimizer_settings(config))
     torch.set_rng_state(state["rng"].cpu())
-    if config.device == "cuda" and "cuda_rng" in state:
+    if config.runs_on == "cuda" and "cuda_rng" in state:
         torch.cuda.set_rng_state(state["cuda_rng"].cpu())
     steps: int = state["steps"]
     return steps

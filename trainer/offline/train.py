@@ -260,7 +260,7 @@ def _arguments(config: LearnerConfig, scratch: Path, batch_size: int, examples: 
     at_once = 2 - batch_size % 2
     return {
         "output_dir": str(scratch),
-        "use_cpu": config.device == "cpu",
+        "use_cpu": config.runs_on == "cpu",
         "bf16": False,
         "fp16": False,
         "gradient_checkpointing": config.gradient_checkpointing,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +12,10 @@ from click.testing import CliRunner
 from arttrace.commands import cli
 from arttrace.system.errors import TrainingError
 from trainer.commands.train.cli import command
+from trainer.commands.train.settings import parse_settings
 from trainer.daemon.config import DaemonConfig, load_config, print_config
+from trainer.learner import LearnerConfig
+from trainer.learner.machine.card import placed
 
 
 def test_flags_come_before_environment_before_file(tmp_path: Path) -> None:
@@ -97,6 +101,7 @@ def test_the_command_prints_it_and_refuses_the_daemons_options_without_the_daemo
     assert "min_groups = 3\n" in printed.stdout
     assert "max_staleness = 2\n" in printed.stdout
     assert 'loss = "grpo"\n' in printed.stdout
+    assert '# device = "cpu": torch finds no CUDA card\n' in printed.stdout
     assert '# dtype = "float32": a CPU: full precision\n' in printed.stdout
     assert "# keep.states = 3: " in printed.stdout
     assert "# engine_memory_share = its default: a CPU" in printed.stdout
@@ -125,6 +130,28 @@ def test_a_count_out_of_its_bounds_is_refused_by_its_option(options: list[str], 
     refused = CliRunner().invoke(cli, options)
     assert refused.exit_code == 2
     assert wanted in refused.output
+
+
+def test_a_learner_trains_on_the_card_that_is_there_unless_it_is_told_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card is a stand-in. On a CPU beside an engine on a card, a step took hours, and was refused: the engine
+    serves in 16 bits."""
+    monkeypatch.setattr("trainer.learner.machine.card.has_card", lambda: True)
+
+    def chosen(*options: str) -> dict[str, Any]:
+        printed = CliRunner().invoke(command, ["--print-config", "--json", "--dir", str(tmp_path), *options])
+        assert printed.exception is None, printed.output
+        found: dict[str, Any] = json.loads(printed.stdout)["chosen"]
+        return {name: one["value"] for name, one in found.items()}
+
+    left_open = chosen()
+    assert (left_open["device"], left_open["dtype"], left_open["max_logprob_difference"]) == ("cuda", "bfloat16", 1.0)
+    told = chosen("--device", "cpu")
+    assert "device" not in told
+    assert told["dtype"] == "float32"
+    assert placed(LearnerConfig(use_liger_kernel=True)).device == "cuda"
+    assert placed(parse_settings({"load_in_4bit": True}).learner).device == "cuda", "of a loop or a server's client"
 
 
 def test_what_is_chosen_for_the_machine_is_printed_as_json_too(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
+from trainer.learner.machine.card import placed
 from trainer.learner.machine.fused import fuse_layers
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
@@ -73,7 +74,7 @@ def test_nothing_is_compiled_unasked(base_model: Path, rotary: ModuleType) -> No
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        dataclasses.replace(LOOSE, **fields).checked()
+        placed(dataclasses.replace(LOOSE, **fields))
 
 
 def test_liger_is_asked_for_these_parts_and_no_other(base_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

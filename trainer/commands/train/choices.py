@@ -12,6 +12,7 @@ from trainer.daemon.config import DaemonConfig, print_config
 from trainer.gateway.engines.vllm.cards import cards, first_is_free
 from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
 from trainer.learner import LearnerConfig
+from trainer.learner.machine.card import placed
 from trainer.learner.machine.fitting import FittedOption, choices, experts, lora_bytes
 from trainer.learner.machine.needs import free_beside, learner_needs, read_shape
 
@@ -20,10 +21,13 @@ _UNKNOWN = "not known before the base model is: --base-model, or `arttrace serve
 
 def machine_choices(config: DaemonConfig, base_model: Path | None) -> list[FittedOption]:
     """What is chosen where the config leaves it open, in the order of its fields, with its consequences."""
-    learner = config.learner
+    learner = placed(config.learner)
     shape = read_shape(base_model) if base_model else {}
     free = free_beside(learner, base_model) if base_model else None
     found = choices(learner, shape, free)
+    if config.learner.device is None:
+        why = "a CUDA card, on which vLLM serves too" if learner.device == "cuda" else "torch finds no CUDA card"
+        found.insert(0, FittedOption("device", learner.device, why))
     states = f"the newest {config.keep.states} versions can be trained on exactly" if config.keep.states else "all can"
     if shape and config.keep.states:
         share = 3 / 4 if learner.computes_in == "bfloat16" else 1 / 2  # both moments, and what the adapter has rounded
@@ -46,7 +50,7 @@ def routing_note(base_model: Path | None) -> str:
 
 def _engine_share(learner: LearnerConfig, base_model: Path | None) -> FittedOption:
     name = "engine_memory_share"
-    if learner.device != "cuda":
+    if learner.runs_on != "cuda":
         return FittedOption(name, None, "a CPU: `arttrace serve` sizes vLLM's KV cache by the model")
     if base_model is None:
         return FittedOption(name, None, _UNKNOWN)

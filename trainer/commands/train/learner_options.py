@@ -10,6 +10,7 @@ from typing import Any, get_args
 import click
 
 from trainer.learner.config import (
+    Device,
     Dtype,
     Engine,
     Importance,
@@ -54,7 +55,7 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "torch_compile": (bool, "Compile norms, rotary positions and feed-forward parts in the first step."),
     "use_liger_kernel": (bool, "Take Liger's kernels for them (CUDA)."),
     "load_in_4bit": (bool, "Base model's weights in 4 bits (CUDA)."),
-    "device": (click.Choice(["cpu", "cuda"]), "Where to train."),
+    "device": (click.Choice(get_args(Device)), "Where to train; on a CUDA card where there is one."),
     "dtype": (click.Choice(get_args(Dtype)), "Precision of the base model; bfloat16 on CUDA, else float32."),
     "max_logprob_difference": (float, "How far a captured log-probability may be from the learner's, in nats."),
     "seed": (int, "Seed of the adapter's first weights."),

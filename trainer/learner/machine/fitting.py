@@ -45,7 +45,7 @@ def fitted(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | No
 
 def choices(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | None) -> list[FittedOption]:
     """What `fitted` chooses for what the config leaves open, and what else its open fields mean, with the reasons."""
-    cuda = config.device == "cuda"
+    cuda = config.runs_on == "cuda"
     found: list[FittedOption] = []
     if config.dtype is None:
         why = "CUDA: that of the serving engine, so that log-probabilities agree" if cuda else "a CPU: full precision"
@@ -103,7 +103,7 @@ def room(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | None
     if free_bytes is None:
         return _SMALLEST
     per_token = bytes_per_token(config, shape, checkpointing=checkpointing)
-    largest = _LARGEST_ON_CUDA if config.device == "cuda" else _LARGEST_ON_CPU
+    largest = _LARGEST_ON_CUDA if config.runs_on == "cuda" else _LARGEST_ON_CPU
     tokens = _SMALLEST
     while 2 * tokens <= largest and 2 * tokens * per_token <= _SHARE * free_bytes:
         tokens *= 2

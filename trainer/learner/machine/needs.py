@@ -63,7 +63,7 @@ def free_beside(config: LearnerConfig, directory: Path) -> int | None:
     """Bytes that are free on the learner's device when it holds the base model; None where it is not known."""
     if not read_shape(directory):
         return None
-    free = free_memory(config.device)
+    free = free_memory(config.runs_on)
     return None if free is None else max(free - weight_bytes(directory, config.computes_in), 0)
 
 

