@@ -43,7 +43,7 @@ from arttrace.formats.systems import (
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
-from arttrace.formats.systems.rollouts import nemo_gym, tau2, verifiers
+from arttrace.formats.systems.rollouts import nemo_gym, tau2, verifiers, verifiers_traces
 from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.records.record import Record, decode_record, encode_record
@@ -260,6 +260,8 @@ class _Reader:
             return self._is(nemo_gym.KIND, nemo_gym.records(item, source, place, self._ids))
         if verifiers.recognises(item):
             return self._is(verifiers.KIND, verifiers.records(item, source, place, self._ids))
+        if verifiers_traces.recognises(item):
+            return self._is(verifiers_traces.KIND, verifiers_traces.records(item, source))
         if tau2.recognises(item):
             return self._is(tau2.KIND, tau2.records(item, source))
         if exchanges.recognises(item):

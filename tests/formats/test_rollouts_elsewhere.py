@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,3 +226,62 @@ def test_a_simulation_of_tau2_in_a_file_of_its_own() -> None:
     assert [placed.call.input_tokens for placed in runs[0].calls] == [9, 9, 9]
     spoken, _ = read(lines(simulation(messages=None, ticks=[{}]), simulation()))
     assert spoken.left_out == {"simulations of speech": 1}
+
+
+TRACES = Path(__file__).parent / "data" / "verifiers_traces.jsonl"
+"""Two episodes that verifiers 0.3.0 wrote (`verifiers.v1.cli.output.write_episode`), the second without a trace."""
+
+
+def test_traces_of_verifiers() -> None:
+    found, [run] = shown(TRACES.read_bytes())
+    assert (found.kinds, found.unread) == ({"verifiers traces": 2}, {})
+    assert found.left_out == {"calls that failed, of which no message is kept": 1, "episodes without a trace": 1}
+    called = 'assistant: (thinks I add.) [c1 add {"a": 2}]'
+    asked = ["system: Be brief.", "user: 2 + 2?"]
+    assert [(call["asked"], call["answers"], call["offered"]) for call in run["calls"]] == [
+        (asked, [("tool_calls", called)], ["add"]),
+        ([*asked, called, "tool: [c1 4]"], [("stop", "assistant: 4")], ["add"]),
+        ([asked[0], "assistant: shown"], [("length", "assistant: cut")], ["add"]),
+    ]
+    assert (run["scenario"], run["metadata"]["metrics"], "error" in run) == ("file/calc/7", {"turns": 3.0}, False)
+    assert sorted(reward[:2] for reward in run["rewards"]) == [("exact", 2.0), ("style", -0.5)]
+
+
+def test_the_tokens_of_a_trace_of_verifiers_are_those_that_were_read_and_sampled() -> None:
+    _, [run] = read(TRACES.read_bytes(), refused=0)
+    first, second, third = (placed.call for placed in run.calls)
+    for call, *ids in ((first, [1, 2, 3, 4, 5, 6], [7, 8]), (second, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [11])):
+        assert [list(call.prompt_token_ids or ()), list(call.choices[0].token_ids or ())] == ids
+    assert [list(one.choices[0].logprobs or ()) for one in (first, second)] == [[-0.5, -0.25], [-0.125]]
+    assert (third.prompt_token_ids, third.choices[0].token_ids) == (None, None)
+    assert (first.input_tokens, first.temperature, first.request_model) == (6, 0.5, "m")
+    assert (first.end_ns - first.start_ns, run.incomplete) == (10**9, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": 2}, "version 2 of the traces of verifiers is not known"),
+        ({"nodes": [{"parent": 0, "message": {"role": "user", "content": "q"}}]}, "node 0 follows 0"),
+        ({"nodes": [{"message": "q"}]}, "node 0 has no message"),
+    ],
+)
+def test_a_trace_of_verifiers_that_cannot_be_read_is_refused(change: dict[str, Any], said: str) -> None:
+    episode = json.loads(TRACES.read_text().splitlines()[0])
+    bad = {**episode, "traces": [{**episode["traces"][0], **change}]}
+    found, _ = read(lines(episode, bad), refused=1)
+    assert said in found.reasons[0]
+
+
+def test_traces_of_several_agents_are_runs_of_their_own() -> None:
+    episode = json.loads(TRACES.read_text().splitlines()[0])
+    [trace] = episode["traces"]
+    judge = {**trace, "id": "judge", "agent": {**trace["agent"], "name": "judge"}, "ok": False,
+             "errors": [{"type": "ProviderError", "message": "gone"}]}  # fmt: skip
+    _, runs = shown(lines({**episode, "group": {"id": "g1"}, "traces": [trace, judge]}))
+    assert sorted((run["scenario"], run["group"], run.get("error")) for run in runs) == [
+        ("file/calc/judge/7", "g1", "ProviderError: gone"),
+        ("file/calc/solver/7", "g1", None),
+    ]
+    _, [alone] = shown(lines(trace))
+    assert alone["scenario"] == "file/7"

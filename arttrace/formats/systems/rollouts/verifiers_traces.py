@@ -1,0 +1,163 @@
+"""Traces of verifiers from version 0.3 on (`traces.jsonl`): episodes, each with the traces of its agents. Pure.
+
+A trace is a graph of messages, each with the tokens that it adds to what came before; an answer's begin with those that
+ask for it, and the mask says which of them the model sampled. A node that no model sampled is context, whoever says it.
+Every trace is a run, with rewards that are weighted, and added up there as here; those of one task and agent are a
+group. Source: verifiers 0.3, v1/episode.py, v1/trace.py and v1/graph.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.left_out import LeftOutItem, Read
+from arttrace.formats.sdks.openai_messages import settings
+from arttrace.records import semconv
+from arttrace.records.values.lenient_json import json_object, json_objects
+from arttrace.records.values.times import time_ns
+from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
+from arttrace.trajectories.decoding.attribute_values import finite
+
+KIND = "verifiers traces"
+_VERSION = 1
+_KEPT = ("info", "metrics", "stop_condition", "is_completed", "verifiers", "timing", "extra_usage")
+_USAGE = (
+    ("completion_tokens", semconv.USAGE_OUTPUT_TOKENS),
+    ("cached_input_tokens", semconv.USAGE_CACHE_READ_INPUT_TOKENS),
+    ("reasoning_tokens", semconv.USAGE_REASONING_OUTPUT_TOKENS),
+)
+
+Node = dict[str, Any]
+
+
+def recognises(item: dict[str, Any]) -> bool:
+    """Whether this is an episode, or a trace."""
+    return _is_trace(item) or (isinstance(item.get("traces"), list) and "env" in item and "errors" in item)
+
+
+def _is_trace(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("nodes"), list) and "agent" in item and "task" in item
+
+
+def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+    """One run for each trace. Raises ValueError where one is none, or of another version."""
+    traces = [item] if _is_trace(item) else item["traces"]
+    env, group = json_object(item.get("env")), json_object(item.get("group")).get("id")
+    agents = {_agent(one) for one in traces}
+    for one in traces:
+        if not _is_trace(one) or not isinstance(one.get("id"), str):
+            raise ValueError("a trace of an episode has no id, nodes, agent or task")
+        if one.get("version", _VERSION) != _VERSION:
+            raise ValueError(f"version {one['version']!r} of the traces of verifiers is not known")
+        place = [str(env.get("name") or env.get("id") or ""), _agent(one) if len(agents) > 1 else "", _key(one)]
+        episode = {"episode": item["id"], "env": env} if one is not item and "id" in item else {}
+        named = {name: value for name, value in episode.items() if value}
+        yield from _run(one, source, "/".join(filter(None, place)), named, group if isinstance(group, str) else None)
+    if not traces:
+        yield LeftOutItem("episodes without a trace")
+
+
+def _key(trace: Node) -> str:
+    """What names its task: newer versions say it."""
+    task = json_object(trace["task"])
+    number = json_object(task.get("data")).get("idx")
+    return str(task.get("key") or task.get("hash") or (hashed(16, task) if number is None else number))
+
+
+def _agent(trace: Any) -> str:
+    return str(json_object(json_object(trace).get("agent")).get("name") or "agent")
+
+
+def _run(trace: Node, source: str, task: str, episode: dict[str, Any], group: str | None) -> Iterator[Read]:
+    nodes = [_checked(one, at) for at, one in enumerate(trace["nodes"])]
+    run = ImportedRun(source, trace["id"], start_ns=time_ns(json_object(trace.get("timing")).get("start")))
+    offered = json_objects(trace.get("tools"))
+    calls = json_objects(trace.get("calls"))
+    named = {call["node"] for call in calls if isinstance(call.get("node"), int)}
+    calls += [{"node": at} for at, node in enumerate(nodes) if node.get("sampled") and at not in named]
+    last: Any = None
+    for number, call in enumerate(calls):
+        at = call.get("node")
+        if not isinstance(at, int) or not 0 <= at < len(nodes):
+            yield LeftOutItem("calls that failed, of which no message is kept")
+            continue
+        path = _path(nodes, at)
+        time = json_object(call.get("time"))
+        yield run.call(
+            number,
+            [node["message"] for node in path[:-1]],
+            [{**nodes[at]["message"], "finish_reason": call.get("finish_reason")}],
+            start_ns=time_ns(time.get("start")),
+            end_ns=time_ns(time.get("end")) or time_ns(nodes[at].get("timestamp")),
+            model=call.get("model") if isinstance(call.get("model"), str) else None,
+            offered=offered,
+            attributes={**settings(call.get("sampling")), **_usage(json_object(call.get("usage"))), **_tokens(path)},
+        )
+        last = nodes[at]["message"].get("content")
+    errors = json_objects(trace.get("errors"))
+    error = f"{errors[-1].get('type')}: {errors[-1].get('message')}" if errors and not trace.get("ok") else None
+    metadata = {name: trace[name] for name in _KEPT if trace.get(name)}
+    yield run.end(
+        task=task,
+        metadata={**episode, **metadata, "task": trace["task"]},
+        result=last,
+        error=error,
+        attributes={semconv.GROUP: group},
+    )
+    yield from run.rewards(_rewards(json_object(trace.get("rewards"))))
+
+
+def _checked(node: Any, at: int) -> Node:
+    message = node.get("message") if isinstance(node, dict) else None
+    above = node.get("parent") if isinstance(node, dict) else None
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise ValueError(f"node {at} has no message with a role")
+    if above is not None and not (isinstance(above, int) and 0 <= above < at):
+        raise ValueError(f"node {at} follows {above!r}, which is none of those before it")
+    found: Node = node
+    return found
+
+
+def _path(nodes: Sequence[Node], at: int) -> list[Node]:
+    """The nodes from the root to this one."""
+    found = [nodes[at]]
+    while (above := found[-1].get("parent")) is not None:
+        found.append(nodes[above])
+    return found[::-1]
+
+
+def _tokens(path: Sequence[Node]) -> dict[str, Any]:
+    """What the model read and sampled, where the sampled tokens are the last of the answer's, each with its
+    log-probability."""
+    own, mask = path[-1].get("token_ids") or [], path[-1].get("mask") or []
+    logprobs = path[-1].get("logprobs") or []
+    asked = mask.index(True) if True in mask else len(own)
+    sampled = own[asked:]
+    if not sampled or len(mask) != len(own) or not all(mask[asked:]) or len(logprobs) != len(sampled):
+        return {}
+    given = [id for node in path[:-1] for id in node.get("token_ids") or []]
+    return {
+        semconv.PROMPT_TOKEN_IDS: encode_token_ids([*given, *own[:asked]]),
+        semconv.TOKEN_IDS: encode_token_ids(sampled),
+        semconv.LOGPROBS: encode_logprobs(logprobs),
+    }
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """There, prompt tokens are those without the cached ones."""
+    counts = {name: usage[key] for key, name in _USAGE if isinstance(usage.get(key), int)}
+    if isinstance(given := usage.get("prompt_tokens"), int):
+        counts[semconv.USAGE_INPUT_TOKENS] = given + counts.get(semconv.USAGE_CACHE_READ_INPUT_TOKENS, 0)
+    return counts
+
+
+def _rewards(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Each weighted; one that was not scored is none."""
+    found: dict[str, Any] = {}
+    for name, one in given.items():
+        score, weight = finite(json_object(one).get("score")), finite(json_object(one).get("weight", 1.0))
+        if one is not None:
+            found[name] = one if score is None or weight is None else score * weight
+    return found
