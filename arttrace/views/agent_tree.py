@@ -16,7 +16,11 @@ from arttrace.views.timeline import (
     Timeline,
     agent_note,
     answered_unseen,
+    broken_off,
+    ended,
+    failure,
     in_order,
+    left,
     shown_with_tools,
     unanswered,
 )
@@ -103,15 +107,15 @@ class _AgentTree:
         for choice in call.choices:
             sampled = "no token ids" if choice.token_ids is None else f"{quantity(len(choice.token_ids), 'token')}"
             which = f"choice {choice.index}" if len(call.choices) > 1 else ""
-            facts = ", ".join(filter(None, [which, model, sampled, call.interrupted]))
+            facts = ", ".join(filter(None, [which, model, sampled, one_line(ended(call, choice))]))
             branch.add(_message_label(choice.message, f" [{facts}]"))
         if call.end_ns == 0 and not call.choices:
             branch.add(cropped(Text.assemble(("call in progress", "yellow"), (named, "dim"))))
-        elif answered_unseen(call):
-            branch.add(cropped(Text.assemble(("assistant", _ROLE_STYLES["assistant"]), (named, "dim"), f": {_UNSEEN}")))
-        elif call.error or not call.choices:
-            failure = one_line(call.error or "no answer")
-            branch.add(cropped(Text.assemble(("call failed", "red"), (named, "dim"), f": {failure}")))
+        elif words := failure(call):
+            branch.add(cropped(Text.assemble(("call failed", "red"), (named, "dim"), f": {one_line(words)}")))
+        elif not call.choices:
+            words = _UNSEEN if answered_unseen(call) else ended(call, None)
+            branch.add(cropped(Text.assemble(("assistant", _ROLE_STYLES["assistant"]), (named, "dim"), f": {words}")))
         seen.update(placed.choice_nodes)
 
 
@@ -136,15 +140,15 @@ def _agent_label(agent: Agent) -> Text:
 
 def _request_label(request: HttpRequest) -> Text:
     label = Text.assemble(("http ", "blue"), one_line(f"{request.method} {request.url or request.host}"))
-    if request.error is not None:
-        label.append(f" failed: {one_line(request.error)}", style="red")
+    if words := request.error or broken_off(request.interrupted):
+        label.append(f" failed: {one_line(words)}", style="red")
     elif request.status is not None:
         label.append(f" -> {request.status}")
     sizes = [(request.request_bytes, "sent"), (request.response_bytes, "received")]
     facts = [f"{size:,} bytes {way}" for size, way in sizes if size]
     if request.end_ns:
         facts.append(f"{max(0, request.end_ns - request.start_ns) / 1e9:.2f} s")
-    return cropped(label.append(f" [{', '.join(filter(None, [*facts, one_line(request.interrupted)]))}]", style="dim"))
+    return cropped(label.append(f" [{', '.join(filter(None, [*facts, left(request.interrupted)]))}]", style="dim"))
 
 
 def _message_label(message: Message, note: str) -> Text:

@@ -7,9 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from arttrace.records.call import Call
+from arttrace.records import semconv
+from arttrace.records.call import Call, Choice
 from arttrace.records.message import Message, ToolResultPart
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, Relation, ToolCall, Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.trajectories.messages.tool_results import result_text
 
 _Place = tuple[int, float, int]
@@ -162,6 +164,44 @@ def unanswered(tool: ToolCall) -> str:
 def answered_unseen(call: Call) -> bool:
     """Whether an answer came of which nothing was recorded but its length, as where content is off."""
     return not call.choices and not call.error and bool(call.output_tokens)
+
+
+_BROKEN = {"cancelled": "cancelled before the answer was whole", "error": "broken off"}
+_LEFT = {
+    "closed": "not read to its end",
+    semconv.BACKGROUND: "asked for in the background, another request brought the answer",
+}
+_ITSELF = (None, "stop", "tool_calls", "function_call")
+
+
+def broken_off(interrupted: str | None) -> str:
+    """In words what failed of an answer, by why it is not whole; "" where nothing did: whoever stops reading one has
+    what they wanted."""
+    return "" if not interrupted or interrupted in _LEFT else _BROKEN.get(interrupted, interrupted)
+
+
+def left(interrupted: str | None) -> str:
+    """In words that the program did without the rest of an answer, by why it is not whole; else ""."""
+    return _LEFT.get(interrupted or "", "")
+
+
+def failure(call: Call) -> str:
+    """What a call failed by, in words; "" for one that did not, or has not ended."""
+    if call.error or not call.end_ns:
+        return call.error or ""
+    lacks = not (call.choices or call.interrupted or answered_unseen(call))
+    return broken_off(call.interrupted) or ("no answer recorded" if lacks else "")
+
+
+def ended(call: Call, choice: Choice | None) -> str:
+    """How an answer ended otherwise than by itself or a failure, in words; else ""."""
+    reason = None if choice is None else choice.end
+    return ", ".join(filter(None, ("" if reason in _ITSELF else f"ended by {reason}", left(call.interrupted))))
+
+
+def tokens_used(asked: int | None, answered: int | None) -> str:
+    """The tokens of a call's prompt and answer; "" where nobody counted the answer's."""
+    return "" if answered is None else f"{'?' if asked is None else asked} → {quantity(answered, 'token')}"
 
 
 def agent_note(agent: Agent) -> str:

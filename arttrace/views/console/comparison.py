@@ -27,8 +27,8 @@ _STYLES = {"agent": "blue", "tool": "yellow", "answer": "green", "request": "blu
 
 class Step(msgspec.Struct, frozen=True):
     """One thing that a run did. `kind` is agent, message, answer, tool or request, `level` how deep its agent stands;
-    `title` is the role, the tool, the agent or the request, `text` what was said or passed, `result` what came back.
-    `id` is that of its span; "" for what no span recorded."""
+    `title` is the role, the tool, the agent or the request, `text` what was said or passed, `result` what came back,
+    `ended` how an answer ended otherwise than by itself. `id` is that of its span; "" for what no span recorded."""
 
     kind: str
     level: int
@@ -36,6 +36,7 @@ class Step(msgspec.Struct, frozen=True):
     text: str
     result: str | None
     error: str
+    ended: str
     id: str
 
 
@@ -101,6 +102,7 @@ def _step(entry: TranscriptEntry) -> Step:
         ),
         result=None if entry.result is None else entry.result.text,
         error=entry.error,
+        ended=entry.ended,
         id=entry.span_id,
     )
 
@@ -172,6 +174,8 @@ def _more(side: Side) -> list[Text]:
 
 def _cell(step: Step, style: str = "") -> Text:
     text = Text.assemble("  " * step.level, (one_line(step.title), _STYLES.get(step.kind, "cyan")), style=style)
+    if step.ended:
+        text.append(f" [{one_line(step.ended)}]", style="dim")
     if step.text:
         text.append(f"({one_line(step.text)})" if step.kind == "tool" else f": {one_line(step.text)}")
     if step.result is not None:

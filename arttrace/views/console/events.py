@@ -12,7 +12,6 @@ from rich.text import Text
 
 from arttrace.formats.imported_run import is_undated
 from arttrace.records import semconv
-from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.summary import TrajectorySummary, summarise
@@ -22,6 +21,7 @@ from arttrace.system.errors import StoreError
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.views.labels import entry_name, json_text, one_line, printable
 from arttrace.views.run_filter import RunFilter
+from arttrace.views.timeline import broken_off, tokens_used
 
 _REMEMBERED = 100_000
 _HELD_BACK = 10_000
@@ -37,7 +37,7 @@ _KINDS: Final = {
 }
 _COLUMNS: Final = (
     "trace_id, span_id, run, operation, name, start_ns, end_ns, error, entry, model, policy_version, input_tokens, "
-    "output_tokens, arrived_ns, answers, agent, tool, passed, returned, arguments, result"
+    "output_tokens, arrived_ns, answers, agent, tool, passed, returned, arguments, result, interrupted"
 )
 _SPANS: Final = f"""SELECT s.trace_id, s.span_id,
         {BELONGS_TO} AS run,
@@ -45,7 +45,7 @@ _SPANS: Final = f"""SELECT s.trace_id, s.span_id,
         {of_document(semconv.OUTPUT_MESSAGES, of="s.")} AS answers, {of_document(semconv.AGENT_NAME)} AS agent,
         {of_document(semconv.TOOL_NAME)} AS tool, {of_document(semconv.TOOL_CALL_ARGUMENTS)} AS passed,
         {of_document(semconv.TOOL_CALL_RESULT)} AS returned, {of_document(semconv.ENTRY_ARGUMENTS)} AS arguments,
-        {of_document(semconv.ENTRY_RESULT)} AS result
+        {of_document(semconv.ENTRY_RESULT)} AS result, {of_document(semconv.INTERRUPTED)} AS interrupted
     FROM span_records s LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
     WHERE arrived_ns BETWEEN {{since}} AND {{until}} AND operation IN {tuple(_KINDS)} AND NOT (s.{IS_MARK})
     ORDER BY arrived_ns, CASE WHEN end_ns > 0 THEN end_ns ELSE start_ns END"""  # noqa: S608
@@ -220,7 +220,7 @@ def _event(one: dict[str, Any]) -> RunEvent:
         seconds=max(0.0, (one["end_ns"] - one["start_ns"]) / 1e9) if has_seconds else None,
         input_tokens=one["input_tokens"],
         output_tokens=one["output_tokens"],
-        error=one["error"],
+        error=one["error"] or (broken_off(one["interrupted"]) if kind == "call" else "") or None,
         trace_id=one["trace_id"],
         span_id=one["span_id"],
     )
@@ -249,8 +249,8 @@ def line(event: RunEvent, run: str, clock: str) -> Text:
     if not event.ended:
         text.append(" begins", style="yellow")
     facts = [] if event.seconds is None else [f"{event.seconds:.2f} s"]
-    if event.output_tokens is not None:
-        facts.append(f"{event.input_tokens or 0} -> {quantity(event.output_tokens, 'token')}")
+    if used := tokens_used(event.input_tokens, event.output_tokens):
+        facts.append(used.replace("→", "->"))
     if facts:
         text.append(f" [{', '.join(facts)}]", style="dim")
     if event.value is not None:

@@ -35,6 +35,8 @@ def as_markdown(title: str, entries: Sequence[TranscriptEntry]) -> str:
                 lines += [part.text, ""]
             if part.missing:
                 lines += [f"({part.missing})", ""]
+        if entry.ended:
+            lines += [f"({entry.ended})", ""]
         if entry.error:
             lines += [f"**error:** {entry.error}", ""]
     return "\n".join(lines)

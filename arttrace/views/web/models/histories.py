@@ -10,7 +10,7 @@ import msgspec
 from arttrace.formats.imported_run import is_undated
 from arttrace.records.trajectory import Agent, AgentCall, Relation, Trajectory
 from arttrace.views.labels import one_line
-from arttrace.views.timeline import answered_unseen
+from arttrace.views.timeline import answered_unseen, ended, failure
 
 LANES = 10
 """Lanes that are drawn; further ones share the last."""
@@ -109,7 +109,7 @@ def _graph(agent: Agent, calls: Sequence[AgentCall], start_ns: int) -> AgentGrap
             messages=len(placed.call.messages),
             text=_said(placed),
             offset_ns=-1 if is_undated(placed.call.start_ns) else placed.call.start_ns - start_ns,
-            error=placed.call.error or placed.call.interrupted or "",
+            error=failure(placed.call),
         )
         for number, placed in enumerate(calls)
     )
@@ -121,5 +121,6 @@ def _said(placed: AgentCall) -> str:
     for choice in placed.call.choices:
         asked = ", ".join(f"{one.name}()" for one in choice.message.tool_calls)
         return one_line(" ".join(filter(None, (choice.message.text, asked and f"calls {asked}"))) or "(empty)", 200)
-    unseen = "content not recorded" if answered_unseen(placed.call) else "no answer"
-    return one_line(placed.call.error or unseen, 200)
+    call = placed.call
+    unseen = "content not recorded" if answered_unseen(call) else ended(call, None)
+    return one_line(failure(call) or unseen or "call in progress", 200)

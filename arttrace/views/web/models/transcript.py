@@ -15,8 +15,13 @@ from arttrace.views.timeline import (
     Timeline,
     agent_note,
     answered_unseen,
+    broken_off,
+    ended,
+    failure,
     in_order,
+    left,
     shown_with_tools,
+    tokens_used,
     unanswered,
 )
 from arttrace.views.web.models.content import ContentPart, json_text, one_text, parts_of, shown, value_text
@@ -31,8 +36,8 @@ _DEEPEST = 200
 class TranscriptEntry(msgspec.Struct, frozen=True):
     """One entry. `kind` is agent, message, answer, tool or request; `anchor` its name on the page; `span_id` the span
     it comes from, "" for a message. `offset_ns` counts from the run's start, -1 where no time is known, and so is
-    `duration_ns`. `relation` says how a history departs from an earlier one, with what that was seen by; `unanswered`
-    what is said of a tool without a result."""
+    `duration_ns`. `ended` says how an answer ended otherwise than by itself, `relation` how a history departs from an
+    earlier one, with what that was seen by; `unanswered` what is said of a tool without a result."""
 
     kind: str
     anchor: str
@@ -49,6 +54,7 @@ class TranscriptEntry(msgspec.Struct, frozen=True):
     relation: str = ""
     evidence: str = ""
     facts: tuple[str, ...] = ()
+    ended: str = ""
     open: bool = False
     unanswered: str = ""
     same: str = ""
@@ -57,7 +63,7 @@ class TranscriptEntry(msgspec.Struct, frozen=True):
     @property
     def content(self) -> tuple[object, ...]:
         """What is compared between runs: without times, ids, models and token counts."""
-        return (self.kind, self.level, self.title, self.parts, self.result, self.error)
+        return (self.kind, self.level, self.title, self.parts, self.result, self.error, self.ended)
 
 
 def transcript(run: Trajectory) -> tuple[TranscriptEntry, ...]:
@@ -156,28 +162,20 @@ class _Walk:
                     "message", level, node.message.role, note=note, parts=parts, agent_id=placed.agent_id, same=node.id
                 )
         model = call.policy_version or call.response_model or call.request_model
-        tokens = (
-            None
-            if call.output_tokens is None
-            else f"{call.input_tokens or 0} → {quantity(call.output_tokens, 'token')}"
-        )
+        tokens = tokens_used(call.input_tokens, call.output_tokens)
         evidence = placed.evidence
         if departs and placed.confidence < 1:
             evidence = f"{evidence} ({placed.confidence:.0%} sure)"
         for choice in call.choices or (None,):
-            reason = choice.finish_reason if choice else None
-            unseen = answered_unseen(call)
-            ended_by = None if reason in (None, "stop", "tool_calls") else f"ended by {reason}"
-            facts = (model, tokens, ended_by, "content not recorded" if unseen else None)
+            facts = (model, tokens, "content not recorded" if answered_unseen(call) else None)
             answer = f"{call.span_id} {choice.index if choice else 0}"
             several = f"choice {choice.index}" if choice and len(call.choices) > 1 else None
-            broken = call.error or call.interrupted or ("" if choice or unseen or not call.end_ns else "no answer")
             self._add(
                 "answer",
                 level,
                 "assistant" if call.end_ns or choice else "call in progress",
                 parts=parts_of(choice.message) if choice else (),
-                error=broken or "",
+                error=failure(call),
                 span_id=call.span_id,
                 agent_id=placed.agent_id,
                 start_ns=call.start_ns,
@@ -185,6 +183,7 @@ class _Walk:
                 relation=placed.relation.value if departs else "",
                 evidence=evidence if departs else "",
                 facts=tuple(filter(None, (several, *facts))),
+                ended=ended(call, choice),
                 same=answer,
             )
         seen.update(placed.choice_nodes)
@@ -214,12 +213,13 @@ class _Walk:
             "request",
             level,
             f"{request.method} {request.url or request.host}",
-            error=request.error or request.interrupted,
+            error=request.error or broken_off(request.interrupted),
             span_id=request.span_id,
             agent_id=request.agent_id,
             start_ns=request.start_ns,
             end_ns=request.end_ns,
             facts=tuple(filter(None, (str(request.status) if request.status else None, size))),
+            ended=left(request.interrupted),
         )
 
     def _add(
@@ -239,6 +239,7 @@ class _Walk:
         relation: str = "",
         evidence: str = "",
         facts: tuple[str, ...] = (),
+        ended: str = "",
         opened: bool = False,
         unanswered: str = "",
         same: str = "",
@@ -261,6 +262,7 @@ class _Walk:
                 relation=relation,
                 evidence=evidence,
                 facts=facts,
+                ended=ended,
                 open=opened,
                 unanswered=unanswered,
                 same=f"{kind} {agent_id} {same or span_id}",

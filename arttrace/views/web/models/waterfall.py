@@ -6,7 +6,7 @@ import msgspec
 
 from arttrace.formats.imported_run import is_undated
 from arttrace.records.trajectory import Trajectory
-from arttrace.views.timeline import agents_with_levels
+from arttrace.views.timeline import agents_with_levels, broken_off, failure
 
 WIDTH = 1000
 """Of the drawing, in its own units; `x` and `width` of a bar count in them."""
@@ -36,13 +36,13 @@ def waterfall(run: Trajectory) -> tuple[Bar, ...]:
     for placed in run.calls:
         call = placed.call
         name = call.policy_version or call.response_model or call.request_model or "call"
-        row = (call.start_ns, call.end_ns, "call", name, call.error or call.interrupted or "", call.span_id, False)
+        row = (call.start_ns, call.end_ns, "call", name, failure(call), call.span_id, False)
         own.setdefault(placed.agent_id, []).append(row)
     for tool in run.tool_calls:
         row = (tool.start_ns, tool.end_ns, "tool", tool.name, tool.error or "", tool.span_id, tool.inferred)
         own.setdefault(tool.agent_id, []).append(row)
     for one in run.http_requests:
-        name, failed = f"{one.method} {one.url or one.host}", one.error or one.interrupted
+        name, failed = f"{one.method} {one.url or one.host}", one.error or broken_off(one.interrupted)
         own.setdefault(one.agent_id, []).append((one.start_ns, one.end_ns, "request", name, failed, one.span_id, False))
 
     bars: list[Bar] = []
