@@ -24,6 +24,8 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.conversations import conversations, unsupported
 from arttrace.trajectories.decoding.unreadable_calls import counted
+from arttrace.views.costs.prices import Prices
+from arttrace.views.costs.usage import cost_of_run
 
 TRACE = "1" * 32
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -561,13 +563,15 @@ def test_a_call_that_anthropics_client_recorded_too_is_one(known_by: str, tmp_pa
     and the run unread."""
     agent = span("a", "invoke_agent A", {"gen_ai.operation.name": "invoke_agent"})
     said = {"role": "assistant", "parts": [{"type": "text", "content": "x is 3."}], "finish_reason": "stop"}
-    call = msgspec.structs.replace(agents_call(said, **{"gen_ai.response.id": "msg_1"}), span_id="b" * 16)
+    known = {"gen_ai.response.id": "msg_1", "gen_ai.usage.output_tokens": 5}
+    call = msgspec.structs.replace(agents_call(said, **known), span_id="b" * 16)
     own: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "anthropic",
         "gen_ai.request.model": "m",
         "gen_ai.response.id": "msg_1" if known_by == "the answer's id" else "msg_2",
         "http.route": "/v1/messages",
+        "gen_ai.usage.output_tokens": 5,
     }
     if known_by == "nothing":
         own["gen_ai.response.id"] = ["msg_1"]
@@ -577,8 +581,13 @@ def test_a_call_that_anthropics_client_recorded_too_is_one(known_by: str, tmp_pa
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append([agent, call, client])
         [trajectory] = store.trajectories()
-    assert len(trajectory.calls) == (2 if known_by == "nothing" else 1)
+        in_sql = store.sql("SELECT calls, (SELECT count(*) FROM calls), output_tokens FROM trajectories")[1]
+        cost = cost_of_run(store, trajectory.id, Prices({}, {}))
+    calls = 2 if known_by == "nothing" else 1
+    assert len(trajectory.calls) == calls
     assert bool(trajectory.unread) == (known_by == "nothing")
+    assert in_sql == [(calls, calls, 5 * calls)]
+    assert cost.unpriced_calls == calls
 
 
 def test_the_parts_of_an_answer_that_are_written_as_json_are_its_text(tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ def with_messages(spans: list[SpanRow]) -> list[SpanRow]:
     return gathered(_once(_joined(spans)))
 
 
-_OF_A_CLIENT = "com.anthropic.sdk."
+OF_A_CLIENT = "com.anthropic.sdk."
 """How the scopes begin in which Anthropic's clients from version 2 on make spans of their own, without content."""
 
 
 def _once(spans: list[SpanRow]) -> list[SpanRow]:
     """Spans, those of a client's own inside the calls that another SDK recorded of the same requests, by the span above
     or by the answer's id. One whose call nobody else recorded stays a call."""
-    doubted = {id(span) for span in spans if span.scope_name.startswith(_OF_A_CLIENT) and is_call(span)}
+    doubted = {id(span) for span in spans if span.scope_name.startswith(OF_A_CLIENT) and is_call(span)}
     if not doubted:
         return spans
     others = [read for span in spans if id(span) not in doubted and is_call(read := normalised(span))]

@@ -11,7 +11,7 @@ from typing import Final
 from arttrace.formats.imported_run import undated_in_sql
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
-from arttrace.store.rows.columns import LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
+from arttrace.store.rows.columns import CALLS_ONCE, LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_definition import Column, View, as_time, known_time, of_document, said_of_run
 
@@ -105,7 +105,7 @@ _SPANS = View(
             "s.document::JSON",
         ),
     ),
-    f"""FROM (SELECT * FROM span_records s WHERE NOT (s.{IS_MARK}) QUALIFY row_number() OVER (
+    f"""FROM (SELECT * FROM {CALLS_ONCE} s WHERE NOT (s.{IS_MARK}) QUALIFY row_number() OVER (
         PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1) s
     LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
     WHERE ({BELONGS_TO} IN ({LEFT_OUT})) IS NOT TRUE""",  # noqa: S608

@@ -10,6 +10,7 @@ import msgspec
 from arttrace.records import semconv
 from arttrace.records.trajectory import AgentCall
 from arttrace.store import AnyStore
+from arttrace.store.rows.columns import CALLS_ONCE
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_definition import of_document
 from arttrace.store.rows.views import BELONGS_TO
@@ -54,7 +55,7 @@ _BY: Final = {
     ),
     "model": ("coalesce(c.policy_version, c.model)", "", "c.started"),
 }
-_OF_A_RUN: Final = f"""(SELECT s.* FROM (SELECT * FROM span_records
+_OF_A_RUN: Final = f"""(SELECT s.* FROM (SELECT * FROM {CALLS_ONCE}
         WHERE (trajectory_id = {{id}} OR trace_id = {{trace}}
         OR (trace_id, span_id) IN (SELECT (trace_id, span_id) FROM placed_spans WHERE trajectory_id = {{id}}))
         AND NOT ({IS_MARK})
