@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.imported_run import NO_TIME, SECOND, failed_with_others, said, tool_span
+from arttrace.formats.imported_run import NO_NUMBERS, NO_TIME, SECOND, failed_with_others, said, tool_span
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import is_system_text, unread_parts, whole_conversation
 from arttrace.formats.sdks.openai_messages import GrowingInputs, answers, offered_tools, plain, text_of, tools
@@ -77,6 +77,8 @@ def _conversation(item: dict[str, Any], given: Sequence[dict[str, Any]], source:
     model = item.get("model")
     definitions = None if offered is None else tools(offered)
     calls = [at for at, message in enumerate(messages) if message["role"] == "assistant" and message.get("weight") != 0]
+    if not calls:
+        yield LeftOutItem("conversations without an answer")
     histories = GrowingInputs()
     for number, at in enumerate(calls):
         yield SpanRow(
@@ -179,6 +181,8 @@ def rewards_beside(item: dict[str, Any], trace_id: str, time_ns: int) -> Iterato
             yield Reward(id=f"{trace_id}:{name}", trajectory_id=trace_id, value=value, name=name, time_ns=time_ns)
         elif isinstance(item.get(name), (int, float)):
             yield LeftOutItem("rewards that are no finite numbers")
+        elif item.get(name) is not None:
+            yield LeftOutItem(NO_NUMBERS)
 
 
 def task_of(item: dict[str, Any]) -> str | None:

@@ -24,6 +24,8 @@ NO_TIME = 946_684_800_000_000_000
 SECOND = 1_000_000_000
 _A_DAY_NS = 86_400 * SECOND
 _ERROR_TEXT = 4000
+NO_NUMBERS = "rewards that are no numbers"
+"""What is counted of rewards that are texts or lists, say."""
 
 
 def is_undated(time_ns: int) -> bool:
@@ -287,4 +289,4 @@ class ImportedRun:
             if value is not None:
                 yield Reward(id=f"{self.id}:{name}", trajectory_id=self.id, value=value, name=name, time_ns=self._start)
             elif given is not None:
-                yield LeftOutItem("rewards that are no numbers")
+                yield LeftOutItem(NO_NUMBERS)

@@ -71,8 +71,28 @@ ART = {
             {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "reward": 10**400},
             {"rewards that are no finite numbers": 1},
         ),
+        (
+            {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "reward": "0.5"},
+            {"rewards that are no numbers": 1},
+        ),
+        (
+            {"prompt": ASKED, "completion": [{"role": "assistant", "content": "a"}], "score": "0.5", "reward": None},
+            {"rewards that are no numbers": 1},
+        ),
+        ({"messages": ASKED, "response": "yo"}, {"conversations without an answer": 1}),
     ],
-    ids=["langsmith", "braintrust", "phoenix", "atif", "art", "swe-agent", "conversation"],
+    ids=[
+        "langsmith",
+        "braintrust",
+        "phoenix",
+        "atif",
+        "art",
+        "swe-agent",
+        "conversation",
+        "reward as text",
+        "training row",
+        "no answer",
+    ],
 )
 def test_what_no_record_holds_is_counted(item: dict[str, Any], left_out: dict[str, int]) -> None:
     found, runs = read(lines(item))

@@ -18,7 +18,6 @@ from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_convers
 from arttrace.formats.sdks.openai_messages import offered_tools, text_of
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import read_json
-from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "training rows"
 _ROLES = {
@@ -124,8 +123,8 @@ def _prompt(item: dict[str, Any]) -> Messages:
 
 
 def _rewards(beside: dict[str, Any]) -> dict[str, Any]:
-    """What stands beside a row's answers as their reward."""
-    return {name: beside[name] for name in REWARDS if finite(beside.get(name)) is not None}
+    """What stands beside a row's answers as their reward; what is no number is counted."""
+    return {name: beside[name] for name in REWARDS if beside.get(name) is not None}
 
 
 def _beside(item: dict[str, Any], *without: str) -> dict[str, Any]:
