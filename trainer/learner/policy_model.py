@@ -222,8 +222,10 @@ def make_optimizer(model: Any, config: LearnerConfig) -> torch.optim.AdamW:
 
 
 def optimizer_settings(config: LearnerConfig) -> dict[str, Any]:
-    """What AdamW receives besides the learning rate, which each step sets."""
-    return {"betas": config.adam_betas, "eps": config.adam_epsilon, "weight_decay": config.weight_decay}
+    """What AdamW receives besides the learning rate, which each step sets. On a card it is one kernel, which takes no
+    memory: none can run out where the moments are new and the weights are not."""
+    fused = config.runs_on == "cuda" or None
+    return {"betas": config.adam_betas, "eps": config.adam_epsilon, "weight_decay": config.weight_decay, "fused": fused}
 
 
 @contextlib.contextmanager

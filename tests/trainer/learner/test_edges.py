@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import torch
 from float64_reference import Reference, make_learner, near_policy, trainable
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from arttrace.records.sequence import TokenSequence
 from arttrace.rewards.combine import MOST_REWARD
@@ -22,6 +23,7 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NotFinite, Sample
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.packed.losses import Before, loss_terms
+from trainer.learner.policy_model import make_optimizer, optimizer_settings
 from trainer.learner.samples import split_minibatches
 from trainer.learner.trl.engine import TrlLearner
 
@@ -286,6 +288,40 @@ def test_the_optimizer_follows_the_config_and_not_the_one_before(base_model: Pat
     learner.load(tmp_path)
     (group,) = learner.optimizer.param_groups
     assert (group["weight_decay"], group["betas"], group["eps"]) == (0.1, (0.8, 0.95), 1e-6)
+
+
+def test_on_a_card_an_optimizer_step_takes_no_memory_that_could_run_out_half_way(
+    base_model: Path, make_samples: MakeSamples
+) -> None:
+    """Where memory ran out between a moment and its weight, the step was begun again, and moved the moments twice."""
+    learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9))
+    learner.optimizer = make_optimizer(learner.model, LearnerConfig(device="cuda"))  # which runs on a CPU, too
+    learner.step(make_samples(0))
+    taken: set[str] = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.namespace == "aten":
+                taken.add(func._opname)
+            return func(*args, **(kwargs or {}))
+
+    for parameter in learner.model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    with Watch():
+        learner.optimizer.step()
+    assert taken
+    assert all(name.endswith("_") for name in taken), "each writes where something is already"
+
+
+def test_a_state_goes_on_from_a_cpu_to_a_card_and_back(base_model: Path, make_samples: MakeSamples) -> None:
+    learner = PackedLearner(base_model, LearnerConfig(lora_rank=8, max_logprob_difference=1e9))
+    learner.step(make_samples(0))
+    for device, fused in (("cuda", True), ("cpu", None)):
+        settings = optimizer_settings(LearnerConfig(device=device))  # type: ignore[arg-type]
+        for group in learner.optimizer.param_groups:
+            group.update(settings)
+        assert learner.optimizer.param_groups[0]["fused"] is fused
+        learner.step(make_samples(1))
 
 
 @pytest.mark.parametrize(
