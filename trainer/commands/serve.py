@@ -77,7 +77,7 @@ SERVER_KEY = "server.key"
 @click.option(
     "--engine-memory-share",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Share of a card's memory for vLLM.  [default: what a learner on the same card leaves; 0.9 without one]",
+    help="Share of a card's memory for vLLM.  [default: what a learner on the same card leaves; 0.92 without one]",
 )
 @click.option(
     "--max-requests",

@@ -231,6 +231,13 @@ def test_the_installed_vllm_has_no_further_parser_of_that_kind() -> None:
         (1, "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to", "out of memory", "smaller"),
         (
             1,
+            "ValueError: Free memory on device cuda:0 (20.1/139.8 GiB) on startup is less than desired GPU memory "
+            "utilization (0.62, 86.68 GiB). Decrease GPU memory utilization or reduce",
+            "other programs hold what vLLM was to take of the card",
+            "--engine-memory-share",
+        ),
+        (
+            1,
             "WARNING Failed to import from vllm._C: ImportError('libcudart.so.12: cannot open shared object file')\n"
             "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory",
             "of another build\n  ImportError: libcudnn.so.9",

@@ -39,7 +39,7 @@ class EngineOptions:
     """How to serve one base model. `extra` goes to vLLM's command line last, so that it wins; `tool_call_parser` None
     means the one of the model's family.
 
-    With `sleep` the engine can give its card to a trainer. `memory_share` is how much of a card it takes (None: 90 %,
+    With `sleep` the engine can give its card to a trainer. `memory_share` is how much of a card it takes (None: 92 %,
     and 60 % where it sleeps).
     """
 
@@ -261,10 +261,16 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         _COMPILER,
     ),
     (
+        r"less than desired GPU memory",
+        "other programs hold what vLLM was to take of the card",
+        "End those that `nvidia-smi` shows, or give vLLM a smaller share: --engine-memory-share.",
+    ),
+    (
         r"No available memory for the cache blocks|larger than the (?:available|maximum).*KV cache|"
-        r"CUDA out of memory|OutOfMemoryError|Cannot allocate memory|MemoryError|less than desired GPU memory",
+        r"CUDA out of memory|OutOfMemoryError|Cannot allocate memory|MemoryError",
         "vLLM ran out of memory",
-        "Give it less to hold: a smaller --max-model-len, or a smaller model.",
+        "Give it less to hold: a smaller --max-model-len, or a smaller model. Its share of a card is "
+        "--engine-memory-share.",
     ),
     (
         r"Unsupported CPU attention configuration.*",

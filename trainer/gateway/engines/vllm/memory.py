@@ -1,6 +1,6 @@
 """The share of a card that vLLM takes if a learner may run on the same one. Pure, except for the card's size.
 
-vLLM reserves its share at the start, weights and KV cache together, and by itself it takes 90 %: a learner that comes
+vLLM reserves its share at the start, weights and KV cache together, and by itself it takes 92 %: a learner that comes
 after finds no room. So what the learner needs is estimated, and the engine gets the rest.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trainer.learner.machine.needs import LearnerNeeds
 
 _GIB = 1 << 30
-_MOST = 0.9
+_MOST = 0.92
 """What vLLM takes by default."""
 _LEAST_TOKENS, _MOST_TOKENS = 8192, 65_536
 """Tokens of the micro-batch that the learner must have room for, and for which it can use more."""
