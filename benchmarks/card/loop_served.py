@@ -48,7 +48,7 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
     learner = make_learner(base, learner_config(config, plan))
     checkpoints = Checkpoints(data.policies, POLICY)
     with (
-        start_serving(data, base, options=options) as serving,
+        start_serving(data, base, options=options, timeout_s=config.left_s) as serving,
         hold_store(data, create=True) as store,
         checkpoints.only_writer(),
         httpx.Client(base_url=serving.url, timeout=300) as http,

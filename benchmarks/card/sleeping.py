@@ -121,7 +121,8 @@ def _vllm_row(
     options = ["--max-model-len=2048", "--sleep-while-training", "--engine-memory-share=0.25"]
     options.append("--vllm-arg=--enforce-eager")  # its speed is not what is asked here
     began = time.perf_counter()
-    with start_serving(DataDir(config.scratch / "data"), base, options=options) as serving:
+    data = DataDir(config.scratch / "data")
+    with start_serving(data, base, options=options, timeout_s=config.left_s) as serving:
         table.note(f"vLLM started in {time.perf_counter() - began:.0f} s")
         client = serving.client()
         woken: list[Callable[[], None]] = []

@@ -9,13 +9,17 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.card import bundle, learner, trl_tree
+from arttrace.system.errors import ServingError
+from benchmarks.card import bundle, learner, loop_served, publish, sleeping, trl_tree
+from benchmarks.card.arithmetic import Task
 from benchmarks.card.frame import _GRACE_S, Config, Table
 from benchmarks.card.learner import PROFILE, _apart
 from benchmarks.card.learner_row import Row, _absent, measure
+from benchmarks.card.loop import Plan
 from benchmarks.card.profiled import Operation, report
 from benchmarks.card.sections import SECTIONS
 from benchmarks.card.shapes import TOY, make_model
@@ -180,6 +184,37 @@ def test_a_row_that_fails_is_said_and_ends_no_other(tmp_path: Path) -> None:
 def test_sections_fit_into_calls_of_ten_minutes_and_half_an_hour_together() -> None:
     assert all(section.budget_s + _GRACE_S <= 560 for section in SECTIONS)
     assert sum(section.budget_s for section in SECTIONS) <= 28 * 60
+
+
+@pytest.mark.parametrize("section", ["b", "c", "d"])
+def test_a_vllm_that_starts_slowly_is_said_before_its_section_is_stopped(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def start(*_: Any, timeout_s: float = 600.0, **__: Any) -> Any:
+        waits.append(timeout_s)
+        raise ServingError("`arttrace serve` was not ready")
+
+    nothing: Any = lambda *_, **__: None  # noqa: E731
+    for name in ("trainer.serving.start_serving", "trainer.learner.make_learner"):
+        monkeypatch.setattr(name, start if name.endswith("serving") else nothing)
+    for module in (publish, sleeping):
+        monkeypatch.setattr(module, "make_model", lambda *_: tmp_path)
+        monkeypatch.setattr(module, "add_tokenizer", nothing)
+    monkeypatch.setattr(sleeping, "_held", lambda _: 0.0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
+    config = Config("cuda", False, tmp_path, tmp_path, None, time.monotonic() + 75.0)
+    table = Table("title", ("one",), tmp_path / "table.txt")
+    parts: dict[str, Any] = {
+        "b": lambda: publish._engine(config, table, TOY, 8).__enter__(),
+        "c": lambda: sleeping._vllm_row(config, table, TOY, tmp_path, None, []),
+        "d": lambda: loop_served.with_vllm(config, table, tmp_path, Task(5, 0, None), Plan(1, 1, 1, 1, 1e-4)),
+    }
+    with pytest.raises(ServingError):
+        parts[section]()
+    (waited,) = waits
+    assert 0 < waited <= 75.0
 
 
 def test_trls_tree_names_its_bundle_where_no_trl_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
