@@ -13,7 +13,7 @@ import msgspec
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.nesting import UNREADABLE
 
-_END_OF_THOUGHTS = "</think>"
+_THOUGHTS, _END_OF_THOUGHTS = "<think>", "</think>"
 ANSWER_FORMAT: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {
@@ -86,7 +86,8 @@ def listed(text: str, name: str) -> list[Any]:
     Raises ValueError when there is none, and when there are several that differ: one of them may be what the text
     quotes, as a run's own words about its worth.
     """
-    found = _each_listed(text, name)
+    is_cut = text.lstrip().startswith(_THOUGHTS) and _END_OF_THOUGHTS not in text
+    found = [] if is_cut else _each_listed(text, name)
     if any(one != found[0][0] for one, _ in found):
         found = [(one, end) for one, end in found if _END_OF_THOUGHTS not in text[end:]] or found
     if not found:

@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.units import quantity
 from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
-from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error, may_pass, retry_after_s, short_cause
+from arttrace.rewards.judge_errors import (
+    JudgeUnavailable,
+    judge_error,
+    may_pass,
+    retry_after_s,
+    short_cause,
+    tokens_read,
+)
 from arttrace.rewards.judge_prompt import MAX_CHARS, judge_prompt
 from arttrace.rewards.transcript import Transcript
 from arttrace.system.errors import JudgeError
@@ -26,6 +33,7 @@ BACKOFF_S = 1.0
 """Seconds before the second attempt after a failure; doubled for each further one, with up to a quarter more."""
 _TIMEOUT_S = 600.0
 _CHARS_PER_TOKEN = 3  # below that of English text, so that a prompt of this many characters fits
+_FOR_THE_ANSWER = 0.2  # of what a judge reads that says so only where it refuses a prompt
 _READ_ALONE = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 _READ_TOO = ("ANTHROPIC_AUTH_TOKEN",)
 
@@ -73,9 +81,11 @@ async def score_transcripts(
     litellm = await asyncio.to_thread(load_litellm)
     prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=_max_chars(litellm, judge.model))
 
-    def shorter() -> Messages:
+    def shorter(tokens: int | None) -> Messages:
         nonlocal prompt
         max_chars = sum(len(message["content"]) for message in prompt.messages) // 2
+        if tokens is not None:
+            max_chars = min(max_chars, int(tokens * _CHARS_PER_TOKEN * (1 - _FOR_THE_ANSWER)))
         prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=max_chars)
         return prompt.messages
 
@@ -93,7 +103,7 @@ async def ask(
     read: Callable[[str], T],
     bill: Bill,
     *,
-    shorter: Callable[[], Messages] | None = None,
+    shorter: Callable[[int | None], Messages] | None = None,
 ) -> T:
     """What `read` makes of the model's answer. It is asked again after a failure that may pass, with what is wrong
     with an answer of which `read` raises ValueError.
@@ -104,7 +114,8 @@ async def ask(
         answer_format: `response_format` of the request, left out for a model that refuses it.
         read: Makes something of the answer's text.
         bill: Where the cost of all answers is added.
-        shorter: The messages again, half as long, for a model that refuses their length.
+        shorter: The messages again for a model that refuses their length, half as long or shorter: so that they fit
+            into the number of tokens that it says it reads.
 
     Raises:
         JudgeError: The model cannot be reached, or its answers cannot be used.
@@ -117,7 +128,7 @@ async def ask(
         except Exception as error:  # noqa: BLE001 - providers raise what they like; it is classified and reported below
             if shorter is not None and isinstance(error, litellm.ContextWindowExceededError):
                 cause = f"the group is longer than the judge {judge.model} reads: {short_cause(error, judge.params)}"
-                first = shorter()
+                first = shorter(tokens_read(error))
                 asked = list(first)
                 continue
             if attempt == judge.attempts or not may_pass(error):

@@ -16,6 +16,7 @@ from arttrace.system.errors import JudgeError, MayPass
 
 _MAX_RETRY_AFTER_S = 60.0
 _MAX_TOLD = 300
+_TOKENS_READ = re.compile(r"maximum context length is (\d{1,9}) tokens")
 _SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
@@ -41,6 +42,12 @@ def retry_after_s(error: BaseException) -> float:
     """Seconds the provider asked to wait, at most a minute; 0 when it did not."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     return min(seconds_to_wait(headers.get("retry-after", "")), _MAX_RETRY_AFTER_S)
+
+
+def tokens_read(error: BaseException) -> int | None:
+    """How many tokens a model reads, where it says so as it refuses a prompt that is longer."""
+    said = _TOKENS_READ.search(str(error))
+    return int(said[1]) if said is not None else None
 
 
 def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> JudgeError:

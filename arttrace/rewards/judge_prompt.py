@@ -278,7 +278,7 @@ def _fit(shared: Document, documents: list[Document], max_chars: int, used: int)
         raise JudgeError(
             f"a group of {len(documents)} distinct runs does not fit into {max_chars} characters, even with texts cut "
             f"({used + len(best)} are needed)",
-            "Use a judge with a longer context and raise max_chars, or score fewer or shorter runs per group.",
+            "Use a judge with a longer context, or score fewer or shorter runs per group.",
         )
     while high - low > 1:
         middle = (low + high) // 2

@@ -86,6 +86,11 @@ def test_a_draft_in_the_thoughts_is_not_the_answer(text: str) -> None:
     assert read_answer(text, ["1", "2"])["2"].score == 1
 
 
+def test_of_thoughts_that_were_cut_off_no_draft_is_the_answer() -> None:
+    with pytest.raises(ValueError, match="no JSON"):
+        read_answer(f"<think>Perhaps {QUOTED}? Let me see", ["1", "2"])
+
+
 def test_half_an_emoji_in_an_explanation_is_text_that_can_be_written() -> None:
     said = json.dumps({"scores": [{"trajectory_id": "1", "explanation": "good \ud83d", "score": 1}]})
     assert read_answer(said, ["1"])["1"].explanation == "good \ufffd"

@@ -186,6 +186,28 @@ def test_a_group_longer_than_the_judge_reads_is_cut(judge_server: Any, make_run:
     assert second < first * 0.51
 
 
+def test_a_group_many_times_longer_than_the_judge_reads_is_cut_to_that(judge_server: Any, make_run: Any) -> None:
+    """As of vLLM with a model that litellm does not know, which names its limit."""
+    said = (
+        "This model's maximum context length is 8192 tokens. However, your prompt contains at least 8193 input tokens, "
+        "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
+    )
+    too_long = judge_server.fails(400, said)
+
+    def small(request: dict[str, Any]) -> tuple[int, Any]:
+        asked = sum(len(message["content"]) for message in request["messages"])
+        return too_long(request) if asked > 8192 * 3 else judge_server.good(request)
+
+    judge_server.script = [small] * 8
+    group = Group("long", (make_run("a", "6", "word " * 60_000), make_run("b", "9", "other " * 60_000)))
+    judgement = score(judge_server, group)
+    assert judgement is not None
+    assert judgement.scores == {"a": 1.0, "b": 0.0}
+    assert len(judge_server.requests) == 2
+    left = sum(len(message["content"]) for message in judge_server.requests[-1]["messages"])
+    assert 8192 * 2 < left <= 8192 * 3, "as much as it reads, but for room for its answer"
+
+
 def test_no_judge_there(group: Group) -> None:
     params = {"api_base": "http://127.0.0.1:9/v1"}
     with pytest.MonkeyPatch.context() as patch:
