@@ -86,7 +86,9 @@ def test_views_say_what_reconstruction_found(name: str, tmp_path: Path) -> None:
         agree(store)
 
 
-@pytest.mark.parametrize("name", ["openinference", "openllmetry_old", "strands_older", "vercel", "arttrace"])
+@pytest.mark.parametrize(
+    "name", ["openinference", "openllmetry_old", "strands_older", "strands_newest", "vercel", "arttrace"]
+)
 def test_a_store_whose_rows_were_read_by_fewer_names_is_read_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

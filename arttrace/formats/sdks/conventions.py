@@ -15,7 +15,7 @@ import msgspec
 
 from arttrace.formats.sdks import google_adk, langfuse, langsmith, openinference, strands, vercel
 from arttrace.formats.sdks.anthropic_messages import are_parts
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, last_text, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
 from arttrace.records.message import MessageTexts, joined_text
@@ -88,6 +88,8 @@ def added_by_conventions(span: SpanRow) -> Attributes:
         _messages(span, found)
     elif operation == semconv.OPERATION_EXECUTE_TOOL and span.events:
         found = {**strands.tool(span), **found}
+    elif operation == semconv.OPERATION_INVOKE_AGENT and found.get(semconv.ENTRY_RESULT) is None:
+        found[semconv.ENTRY_RESULT] = _agents_answer(span)
     added = {name: value for name, value in found.items() if value is not None and name not in attributes}
     return added if named_otherwise is None else {**added, semconv.OPERATION_NAME: named_otherwise}
 
@@ -171,6 +173,7 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
     return found
 
 
+_PYDANTIC_AI = "pydantic-ai"
 _LANGCHAIN = "opentelemetry.instrumentation.langchain"
 _AGENTS = "opentelemetry.instrumentation.openai_agents"
 _AS_TEXT = (_LANGCHAIN, "opentelemetry.instrumentation.bedrock")
@@ -282,6 +285,15 @@ def _messages(span: SpanRow, found: Attributes) -> None:
         found.setdefault(semconv.TOOL_DEFINITIONS, tools(numbered(attributes, "llm.request.functions")))
 
 
+def _agents_answer(span: SpanRow) -> Any:
+    """What an agent's own span says that it answered: the text of its last message."""
+    if span.scope_name == _PYDANTIC_AI and "final_result" in span.attributes:
+        return span.attributes["final_result"]
+    output = from_json({**strands.details(span), **span.attributes}.get(semconv.OUTPUT_MESSAGES))
+    messages = output if isinstance(output, list) else _event_messages(span, ("gen_ai.choice",))
+    return text_of(last_text(messages))
+
+
 def _prompt(attributes: Attributes) -> list[dict[str, Any]]:
     """Older OpenLLMetry's messages: it writes a content of several parts, or of Anthropic's or Bedrock's blocks, as
     JSON, and the prompt of a completion as the user's."""
@@ -383,13 +395,6 @@ def _traceloop(attributes: Attributes) -> Attributes:
         found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(from_json(given)))
         found[semconv.TOOL_CALL_RESULT] = output
     elif kind in ("agent", "workflow"):
-        found.update(_agent(name, text_of(keywords(from_json(given))), output))
+        found[semconv.AGENT_NAME], found[semconv.ENTRY_RESULT] = name, output
+        found[semconv.ENTRY_ARGUMENTS] = text_of(keywords(from_json(given)))
     return found
-
-
-def _agent(name: Any, given: Any, output: Any) -> Attributes:
-    return {
-        semconv.AGENT_NAME: name,
-        semconv.ENTRY_ARGUMENTS: given,
-        semconv.ENTRY_RESULT: output,
-    }

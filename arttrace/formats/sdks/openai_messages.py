@@ -11,6 +11,7 @@ import msgspec
 
 from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
+from arttrace.records.message import joined_text
 from arttrace.records.span import Attributes
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
@@ -159,6 +160,14 @@ def text_of(value: Any) -> str | None:
         return None if value is None else _encoder.encode(value).decode()
     except UNREADABLE:
         return None
+
+
+def last_text(messages: Any) -> str | None:
+    """The text of the last of some messages, in the conventions' form or as a chat has it; None where it has none."""
+    last = json_object(messages[-1]) if isinstance(messages, list) and messages else {}
+    said = last.get("parts", last.get("content"))
+    texts = [part for part in json_objects(said) if part.get("type") in ("text", "output_text")]
+    return (said if isinstance(said, str) else joined_text(texts)) or None
 
 
 def _list_text(items: Sequence[Any]) -> str:

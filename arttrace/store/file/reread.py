@@ -26,18 +26,20 @@ from arttrace.store.rows.encode import CONVENTIONS, with_conventions
 from arttrace.store.rows.tables import SPANS, TRAJECTORY_ID
 from arttrace.store.transactions import registered, transaction
 
-_READING: Final = "4"
+_READING: Final = "5"
 """Counted up when formats/sdks understands more, or `with_conventions` keeps more of it."""
 SAY: Final = f"COMMENT ON TABLE span_records IS 'read {_READING}';"
 """That the rows of a store were made by this reading."""
 
 _AT_ONCE = 500  # traces
 _ITEMS = "SELECT unnest(?::VARCHAR[])"
-_IN_EVENTS = (*semconv.CALL_OPERATIONS, semconv.OPERATION_EXECUTE_TOOL)
+_IN_EVENTS = (*semconv.CALL_OPERATIONS, semconv.OPERATION_EXECUTE_TOOL, semconv.OPERATION_INVOKE_AGENT)
+_OF_AN_AGENT = " OR ".join(f"contains(document, '\"{name}\"')" for name in (semconv.OUTPUT_MESSAGES, "final_result"))
 _OF_OTHERS = " OR ".join(
     (
         *(f"contains(document, '\"{mark}')" for mark in MARKS),
         f"(operation IN {_IN_EVENTS} AND contains(document, '\"events\":'))",
+        f"(operation = '{semconv.OPERATION_INVOKE_AGENT}' AND ({_OF_AN_AGENT}))",
         f"origin IN (SELECT id FROM texts WHERE contains(text, '\"{SCOPE}\"'))",  # noqa: S608
     )
 )
