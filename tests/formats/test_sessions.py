@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from system_files import CODEX, SESSION, event, line, lines, read, spoken
+from system_files import CODEX, SESSION, event, line, lines, read, runs_of, spoken
 
+from arttrace.formats.imported_files import read_file
 from arttrace.records.message import OtherPart
 from arttrace.records.trajectory import Trajectory
 
@@ -103,3 +104,45 @@ def test_a_word_of_another_agent_that_is_encrypted_stays_in_its_place() -> None:
     item = event(1, "response_item", type="agent_message", author="/root", recipient="/root/worker", content=[sealed])
     _, [run] = read(lines(*CODEX[:2], item, spoken(3, "assistant", "Gone.")))
     assert [message.parts for message in run.calls[0].call.messages[1:]] == [(OtherPart(sealed),)]
+
+
+def begun(**more: Any) -> list[dict[str, Any]]:
+    """A session's first lines, with what newer versions say in them."""
+    meta = {**CODEX[0], "payload": {**CODEX[0]["payload"], **more}}
+    return [meta, CODEX[1]]
+
+
+def test_a_file_that_goes_on_from_another_is_a_run_that_lacks_its_beginning() -> None:
+    """As of a thread that was forked, or whose file was full: of both it has the lines from a place on."""
+    first = [*begun(), *asked(1, "First."), spoken(2, "assistant", "One.")]
+    base = {"thread_id": "c-1", "end_ordinal_exclusive": 5, "end_byte_offset": 900}
+    later = [*begun(history_base=base), *asked(3, "Second."), spoken(4, "assistant", "Two.")]
+    records = [*read_file(lines(*first), "one").records, *read_file(lines(*later), "two").records]
+    found = {said(run)[0][1]: (run.incomplete, len(run.calls)) for run in runs_of(records)}
+    assert found == {"One.": ("", 1), "Two.": ("interrupted: 5 lines of the session missing", 1)}
+
+
+def test_what_a_sub_agent_inherited_is_context() -> None:
+    """Its answers are the parent's, whose file has them."""
+    inherited = [
+        *asked(1, "First."),
+        spoken(2, "assistant", "One."),
+        *asked(3, "Count."),
+        spoken(4, "assistant", "Two."),
+    ]
+    numbered = [{**one, "ordinal": at} for at, one in enumerate([*begun(subagent_history_start_ordinal=5), *inherited])]
+    _, [run] = read(lines(*numbered))
+    assert said(run) == [(["You code.", "First.", "One.", "Count."], "Two.")]
+
+
+def test_what_a_branched_session_copied_is_context() -> None:
+    """As of `/branch` in Claude Code: the answers are those of the session that it left."""
+    copied = [{**one, "sessionId": "s-2", "forkedFrom": {"sessionId": "s-1", "messageUuid": one["uuid"]}}
+              for one in SESSION if "uuid" in one]  # fmt: skip
+    more = [
+        line("x2", "u9", "user", "Otherwise.", 11, sessionId="s-2"),
+        line("x3", "x2", "assistant", [{"type": "text", "text": "So."}], 12, answer="a9", sessionId="s-2"),
+    ]
+    _, [run] = read(lines(*copied, *more))
+    [(given, answer)] = said(run)
+    assert (answer, given[-3:], run.incomplete) == ("So.", ["Again.", "As before.", "Otherwise."], "")

@@ -6,8 +6,8 @@ root, so that an edited prompt is a branch. Lines without a `uuid` are the progr
 snapshots), those of `system` and `progress` are for the person at the screen: neither was said. Sidechains are
 sub-agents, of newer versions in files of their own (`agent-*.jsonl`), which name the session: whatever file they come
 from, they are one run. Answers by the model `<synthetic>` were written by the program: an error of the API was given to
-no later call, another is context. The system prompt and the tools are not kept; attachments, which the model read
-beside what was said, are counted.
+no later call, another is context. So are those that a branched session copied (`forkedFrom`). The system prompt and the
+tools are not kept; attachments, which the model read beside what was said, are counted.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
     is_a_part = all(line.get("isSidechain") for line in message_lines)
     for id, parts in answered.items():
         first, last = parts[0], parts[-1]
-        if _is_by_the_program(first):
+        if _is_by_the_program(first) or first.get("forkedFrom"):
             continue
         path = _path(first, lines)
         agent = None

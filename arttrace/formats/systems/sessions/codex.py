@@ -5,7 +5,8 @@
 word of the user, is one call. Reasoning is kept as its summary where there is one; the rest of it is encrypted. What
 the service did itself (a search of the web, an image) stands in the answer as it came. Turns that the user took back
 stand in the file and in no later prompt. What another agent said to this one is a user's message here: some versions
-write it as the assistant's.
+write it as the assistant's. A file that goes on from another (`history_base`) is a run of its own, which lacks its
+beginning; what a sub-agent's file has of its parent is context.
 """
 
 from __future__ import annotations
@@ -68,12 +69,16 @@ class CodexSessions:
 class _Session:
     def __init__(self, lines: list[dict[str, Any]], unread: int) -> None:
         self._lines = lines
-        self._unread = unread
         meta: dict[str, Any] = next((line["payload"] for line in lines if line["type"] == "session_meta"), {})
         self._meta = meta
         self._id = meta["id"] if isinstance(meta.get("id"), str) else hashed(32, lines)
         times = [at for line in lines if (at := time_ns(line.get("timestamp"))) is not None]
-        self._run = ImportedRun("codex", self._id, start_ns=min(times, default=None))
+        goes_on_at = json_object(meta.get("history_base")).get("end_ordinal_exclusive")
+        self._missing = unread + (goes_on_at if isinstance(goes_on_at, int) else 0)
+        key = [self._id, goes_on_at] if goes_on_at else self._id
+        self._run = ImportedRun("codex", key, start_ns=min(times, default=None))
+        began = meta.get("subagent_history_start_ordinal")
+        self._own_from = began if isinstance(began, int) else 0
         self._history: list[dict[str, Any]] = []
         self._asked: list[Any] = []  # contents of the messages that begin a turn: others of the user are context
         self._reply: dict[str, Any] | None = None
@@ -82,6 +87,7 @@ class _Session:
         self._model: str | None = None
         self._usage: dict[str, Any] = {}
         self._calls = 0
+        self._is_own = self._is_sampled = True
 
     def records(self) -> Iterator[Read]:
         instructions = self._meta.get("instructions") or self._meta.get("base_instructions")
@@ -91,6 +97,8 @@ class _Session:
             self._history.append({"role": "system", "content": instructions})
         for line in self._lines:
             payload, at = line["payload"], time_ns(line.get("timestamp"))
+            ordinal = line.get("ordinal")
+            self._is_own = not isinstance(ordinal, int) or ordinal >= self._own_from
             if line["type"] == "turn_context" and isinstance(payload.get("model"), str):
                 self._model = payload["model"]
             elif line["type"] == "event_msg":
@@ -115,7 +123,7 @@ class _Session:
             name: value for name in ("cli_version", "model_provider") if isinstance(value := self._meta.get(name), str)
         }
         result = said[-1]["content"] if said else None
-        yield self._run.end(task=self._id, metadata=metadata, result=result, attributes=lacks(self._unread))
+        yield self._run.end(task=self._id, metadata=metadata, result=result, attributes=lacks(self._missing))
 
     def _event(self, payload: dict[str, Any]) -> Iterator[Record]:
         match payload.get("type"):
@@ -198,6 +206,7 @@ class _Session:
     def _said(self, at: int | None) -> dict[str, Any]:
         if self._reply is None:
             self._reply, self._began = {"role": "assistant", "content": None}, at
+            self._is_sampled = self._is_own
         self._ended = at
         return self._reply
 
@@ -210,16 +219,17 @@ class _Session:
             semconv.USAGE_CACHE_READ_INPUT_TOKENS: self._usage.get("cached_input_tokens"),
             semconv.USAGE_REASONING_OUTPUT_TOKENS: self._usage.get("reasoning_output_tokens"),
         }
-        self._calls += 1
-        yield self._run.call(
-            self._calls,
-            self._history,
-            [self._reply],
-            start_ns=self._began,
-            end_ns=self._ended,
-            model=self._model,
-            attributes={name: count for name, count in usage.items() if isinstance(count, int)},
-        )
+        if self._is_sampled:
+            self._calls += 1
+            yield self._run.call(
+                self._calls,
+                self._history,
+                [self._reply],
+                start_ns=self._began,
+                end_ns=self._ended,
+                model=self._model,
+                attributes={name: count for name, count in usage.items() if isinstance(count, int)},
+            )
         self._history.append(self._reply)
         self._reply, self._usage = None, {}
 
