@@ -26,10 +26,16 @@ class AdmittedRequest:
 
     def hold(self, size: int) -> None:
         """It has grown by `size` bytes. Raises Refusal (503) when all requests together hold too many."""
-        if self.gate.held_bytes + size > self.gate.max_held_bytes:
+        if not self.takes(size):
             raise _too_much(f"requests of over {self.gate.max_held_bytes} bytes in all are being answered")
+
+    def takes(self, size: int) -> bool:
+        """Whether there is room for `size` bytes more, which it then holds."""
+        if self.gate.held_bytes + size > self.gate.max_held_bytes:
+            return False
         self.held += size
         self.gate.held_bytes += size
+        return True
 
 
 class Gate:

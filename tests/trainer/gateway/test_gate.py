@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from engine_answers import chunks
 from gateway_site import Site
+from spool import read_spans
 from stand_in_engine import write_adapter
 
+from arttrace.records import semconv
 from trainer.gateway.gate import Gate
 
 
@@ -210,3 +213,22 @@ async def test_with_a_key_any_name_will_do_and_every_order_asks_for_it(site: Sit
     assert (await site.http.get("/v1/models", headers=headers)).status_code == 200
     for path in ("/admin/pause", "/admin/resume", "/admin/drain", "/r/x/end", "/r/x/reward", "/r/x/v1/responses"):
         assert (await site.http.post(path)).status_code == 401
+
+
+async def test_recorded_streams_count_too_and_are_cut_where_there_is_no_room(site: Site) -> None:
+    def stream() -> tuple[int, str, bytes]:
+        return chunks(*({"content": "x" * 100} for _ in range(30)))
+
+    room, needed = site.gateway.gate.max_held_bytes, len(stream()[2])
+    for name, bound in (("whole", room), ("cut", needed // 2), ("not-recorded", needed // 2)):
+        site.gateway.gate.max_held_bytes = bound
+        site.engine.scripted = [stream()]
+        path = "/v1/chat/completions" if name == "not-recorded" else f"/r/{name}/v1/chat/completions"
+        answer = await site.http.post(path, json={"model": "policy", "messages": []})
+        assert (answer.status_code, answer.content) == (200, stream()[2]), "the client gets all of it"
+        assert site.gateway.gate.held_bytes == 0
+    assert site.gateway.recorder is not None
+    site.gateway.recorder.close()
+    calls = [span.attributes for span in read_spans(site.directory) if span.name.startswith("chat")]
+    cut = {call[semconv.TRAJECTORY_ID]: semconv.TRUNCATED in call for call in calls}
+    assert cut == {"whole": False, "cut": True}

@@ -31,7 +31,7 @@ async def test_of_an_answer_that_is_too_large_the_beginning_is_kept_and_nothing_
     async def send(message: Message) -> None:
         own.chunk(message.get("body", b""))
 
-    tapped = call.tap(send)
+    tapped = call.tap(send, lambda _size: True)
     await tapped({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
     for text in ("a", "b" * 100, "c"):
         await tapped({"type": "http.response.body", "body": event(text), "more_body": True})

@@ -89,7 +89,7 @@ class Generation:
                     owner = owner_in_body(body, scope["headers"])
                 if owner is not None and needs.recorder is not None:
                     call = needs.recorder.begin(owner, path, scope["headers"], body)
-                    send = call.tap(_tagged(send, owner) if needs.reads_run_names else send)
+                    send = call.tap(_tagged(send, owner) if needs.reads_run_names else send, place.takes)
                 if refused is not None:
                     raise refused
                 # A client that has gone away frees the engine: closing our connection aborts its generation.

@@ -235,11 +235,12 @@ class RecordedCall:
         self._cut = False
         self._first_chunk_ns: int | None = None
 
-    def tap(self, send: Send) -> Send:
-        """`send`, with what goes through it kept."""
+    def tap(self, send: Send, takes: Callable[[int], bool]) -> Send:
+        """`send`, with what goes through it kept: of a stream as much as there is room for, as `takes` says of each
+        part; an answer that comes whole is held already."""
 
         async def tapped(message: Message) -> None:
-            self._see(message)
+            self._see(message, takes)
             await send(message)
 
         return tapped
@@ -248,7 +249,7 @@ class RecordedCall:
         """The call is over."""
         self._recorder.ended(self, ending)
 
-    def _see(self, message: Message) -> None:
+    def _see(self, message: Message, takes: Callable[[int], bool]) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             for name, value in message["headers"]:
@@ -257,7 +258,8 @@ class RecordedCall:
         elif body := message.get("body"):
             if self._first_chunk_ns is None:
                 self._first_chunk_ns = time.time_ns()
-            if self._cut or self.size + len(body) > MAX_ANSWER_BYTES:
+            is_beyond = self.size + len(body) > MAX_ANSWER_BYTES
+            if self._cut or is_beyond or (message.get("more_body") and not takes(len(body))):
                 self._cut = True
                 return
             self._body.append(body)
