@@ -216,10 +216,13 @@ class Publisher:
             *(self._bring(replica, version, previous) for replica in replicas), return_exceptions=True
         )
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        failed = failures and (
+            len(failures) == len(replicas) or not all(isinstance(each, EngineGone) for each in failures)
+        )
         for replica, outcome in zip(replicas, outcomes, strict=True):
-            if isinstance(outcome, EngineGone):
+            if isinstance(outcome, EngineGone) and not (failed and await _is_only_busy(replica)):
                 replica.lose()
-        if failures and (len(failures) == len(replicas) or not all(isinstance(each, EngineGone) for each in failures)):
+        if failed:
             await asyncio.gather(*(self._unload(replica, version) for replica in replicas))
             raise next((each for each in failures if not isinstance(each, EngineGone)), failures[0])
         self._switch(version)
@@ -304,6 +307,11 @@ class Publisher:
                 del self._drains[version.name]
 
         task.add_done_callback(done)
+
+
+async def _is_only_busy(replica: Replica) -> bool:
+    """Whether an engine that did not do in time what was ordered goes on serving what it holds."""
+    return replica.upstream is not None and await replica.upstream.healthy()
 
 
 class _Brought(NamedTuple):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,20 @@ def test_zero_adapters_have_no_digest(tmp_path: Path) -> None:
     assert read_adapter(write_adapter(tmp_path / "a", b"\0" * 8)).digest == ""
     digests = {read_adapter(write_adapter(tmp_path / f"{n}", b"%d" % n)).digest for n in range(3)}
     assert len(digests) == 3
+
+
+async def test_an_engine_that_is_busy_when_a_version_comes_goes_on_serving(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = write_adapter(site.directory / "a", b"w1")
+    site.engine.grow_cold()
+    with monkeypatch.context() as hurried:
+        hurried.setattr(Upstream, "probe", partialmethod(Upstream.probe, timeout_s=0.2))
+        refused = await site.publish(1, adapter)
+    assert refused.status_code >= 400
+    assert "did not answer" in refused.json()["error"]["message"]
+    site.engine.grow_warm()
+    answer = await site.chat()
+    assert (answer.status_code, answer.headers["x-arttrace-policy-version"]) == (200, "policy@0")
+    assert (await site.publish(1, adapter)).status_code == 200
+    assert (await site.chat()).headers["x-arttrace-policy-version"] == "policy@1"
