@@ -275,6 +275,7 @@ ELSEWHERE = {
     "following a library's span": "test_library_spans.py",
     "following the agents of LlamaIndex": "tests/frameworks",
     "following the agents of PydanticAI": "tests/frameworks",
+    "following the steps of LangChain": "test_newer_libraries.py",
     "reading a call of Google ADK": "tests/frameworks",
     "ending a library's span": "test_library_spans.py",
     "answering a tool from the record": "test_recorded_tools.py",

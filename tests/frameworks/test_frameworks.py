@@ -224,6 +224,24 @@ def weather(asked: Asked) -> Reply:
     return Reply(calls=(Call("final_result", {"name": city, "degrees": int(asked.results[0])}, f"call_end_{city}"),))
 
 
+def test_a_step_that_langgraph_runs_alone_is_its_graphs_own_however_the_graph_is_run(tmp_path: Path) -> None:
+    runs = run_twice("langgraph_steps", lambda asked: Reply(asked.system.removeprefix("You ")), tmp_path)
+    check(runs)
+    (trajectory,) = build_trajectories(runs.spans)
+    declared = {agent.id: agent.name for agent in trajectory.agents if not agent.inferred}
+    of = {agent.id: agent for agent in trajectory.agents}
+    steps: dict[str, dict[str, str]] = {}
+    for call in trajectory.calls:
+        agent = of[call.agent_id]
+        graph = declared.get(agent.id) or declared[agent.parent_id or ""]
+        answer = call.call.choices[0].message.text.strip()
+        steps.setdefault(graph, {})[answer] = agent.id if agent.inferred else agent.name
+    assert len(steps) == 6
+    for graph, agents in steps.items():
+        assert (agents["plan."], agents["join."]) == (graph, graph), "the same agent in each way"
+        assert len({*agents.values()}) == 3, "those that ran at once are apart"
+
+
 def test_pydantic_ai(tmp_path: Path) -> None:
     runs = run_twice("pydantic_ai_agent", weather, tmp_path)
     check(runs)

@@ -65,6 +65,10 @@ class Execution(msgspec.Struct, frozen=True, eq=False):
             attributes[semconv.EXECUTION_PARENT_ID] = self.parent_id
         return attributes
 
+    def going_on(self, owner: Any = None) -> Execution:
+        """The same flow, which goes on in the task `owner`, or the current task or thread, and waits where it was."""
+        return msgspec.structs.replace(self, owner=weakref.ref(owner or _owner()), forks=_forks)
+
     @classmethod
     def start(cls, parent: Execution | None, owner: Any = None) -> Execution:
         """A new execution of `owner`, which is the current task or thread by default."""

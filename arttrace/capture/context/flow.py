@@ -6,7 +6,8 @@ The variable is set and set back, never reset by a token: no token outlives its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -84,3 +85,24 @@ def claim_execution(base: Execution | None = None) -> Execution:
     if execution is not flow.execution:
         _flow.set(replace(flow, execution=execution))
     return execution
+
+
+def go_on(execution: Execution | None) -> None:
+    """Let this flow of control, which waits where it was, go on in the current task or thread."""
+    if execution is not None and not execution.is_current:
+        _flow.set(replace(_flow.get(), execution=execution.going_on()))
+
+
+def go_on_in(task: Any, context: Context) -> None:
+    """Let the caller's flow of control go on in `task`, which has not begun, runs in `context`, and which the caller
+    waits for."""
+    execution = waiting_execution()
+    if execution is not None:
+        inside = replace(context.run(_flow.get), execution=execution.going_on(task))
+        context.run(_flow.set, inside)
+
+
+def waiting_execution() -> Execution | None:
+    """The execution of the caller, to go on elsewhere while the caller waits; None outside a run."""
+    scope = calling_flow().scope
+    return None if scope is None else claim_execution(scope.root.execution)
