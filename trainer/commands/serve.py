@@ -36,7 +36,11 @@ SERVER_KEY = "server.key"
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Any but the loopback needs a key.")
 @api_key_file_option
-@click.option("--max-model-len", type=click.IntRange(1), help="Longest context in tokens.  [default: from the model]")
+@click.option(
+    "--max-model-len",
+    type=click.IntRange(1),
+    help="Longest context in tokens.  [default: the model's, at most 32768, on a CPU 4096]",
+)
 @click.option(
     "--tool-call-parser", help="vLLM's parser for tool calls.  [default: openai for gpt-oss, hermes for all others]"
 )

@@ -12,7 +12,13 @@ from arttrace.records.values.units import quantity
 from arttrace.system.errors import ServingError
 from trainer.gateway.engines.pool import Replica
 from trainer.gateway.engines.upstream import Upstream
-from trainer.gateway.engines.vllm.engine import EngineAddress, EngineOptions, VllmProcess
+from trainer.gateway.engines.vllm.engine import (
+    EngineAddress,
+    EngineOptions,
+    VllmProcess,
+    serves_on_cpu,
+    shortened_context,
+)
 from trainer.gateway.publish import Publisher
 from trainer.output.log import Problem, make_room
 
@@ -70,6 +76,8 @@ class Supervisor:
                 ) from error
             address = self._process.address
             self._say(f"starting vLLM with {self._engine.base_model} (log: {self._log})")
+            if shorter := shortened_context(self._engine, cpu=serves_on_cpu()):
+                self._say(shorter)
         else:
             address = EngineAddress(self._url, os.environ.get("VLLM_API_KEY"))
             self._say(f"using the engine at {address.url}")

@@ -26,6 +26,7 @@ from trainer.gateway.engines.vllm.engine import (
     engine_environment,
     explain_death,
     serves_on_cpu,
+    shortened_context,
 )
 from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib, make_probe, read_model
 
@@ -41,7 +42,7 @@ def model(directory: Path, **more: object) -> Path:
 
 
 def options(**more: object) -> EngineOptions:
-    return EngineOptions(Path("/models/base"), SHAPE, **more)  # type: ignore[arg-type]
+    return EngineOptions(Path("/models/base"), **{"shape": SHAPE, **more})  # type: ignore[arg-type]
 
 
 def value(command: list[str], flag: str) -> str:
@@ -95,6 +96,21 @@ def test_the_probe_fits_every_model(vocabulary: int, positions: int) -> None:
     assert all(0 <= id < vocabulary for prompt in [*probe.prompts, [probe.token]] for id in prompt)
     if vocabulary >= 200:
         assert len({prompt[0] for prompt in probe.prompts}) == len(probe.prompts) == 8
+
+
+def test_a_context_that_is_shorter_than_the_models_is_said() -> None:
+    long = replace(SHAPE, max_positions=40960)
+    said = shortened_context(options(shape=long), cpu=True)
+    assert said == "contexts of at most 4096 tokens, of 40960 that the model takes: --max-model-len"
+    assert "at most 32768 tokens" in shortened_context(options(shape=long), cpu=False)
+    asked: dict[str, object]
+    for asked in (
+        {"max_model_len": 2048},
+        {"extra": ("--max-model-len=2048",)},
+        {"extra": ("--max_model_len", "2048")},
+    ):
+        assert shortened_context(options(shape=long, **asked), cpu=True) == ""
+    assert shortened_context(options(), cpu=True) == ""
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**6))

@@ -326,6 +326,14 @@ def _context(options: EngineOptions, cpu: bool) -> int:
     return options.max_model_len or min(options.shape.max_positions, _CPU_MAX_LEN if cpu else _CUDA_MAX_LEN)
 
 
+def shortened_context(options: EngineOptions, *, cpu: bool) -> str:
+    """Words about a context that is shorter than the model's without anybody's having asked for it; empty without one."""
+    context, models = _context(options, cpu), options.shape.max_positions
+    if options.max_model_len is not None or context >= models or _given(options, "--max-model-len"):
+        return ""
+    return f"contexts of at most {context} tokens, of {models} that the model takes: --max-model-len"
+
+
 def _private_directory() -> Path:
     """A new directory that only this user may enter, its path short enough for vLLM's sockets (named by UUIDs)."""
     made = Path(tempfile.mkdtemp(prefix="arttrace-"))
