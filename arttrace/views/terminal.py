@@ -19,7 +19,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
-from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
+from arttrace.trajectories import advice
 from arttrace.views import run_filter
 from arttrace.views.agent_tree import agent_tree, cropped
 from arttrace.views.labels import cell_text, json_text, one_line, printable
@@ -157,11 +157,13 @@ def _facts(
         fact("http", Text(f"{trajectory.http_lost} HTTP requests were begun and are not in the store", style="yellow"))
     for line in unread_lines(trajectory.unread):
         fact("unread", Text(line, style="yellow"))
+    for words in advice.on_unread(trajectory.unread):
+        fact("", words)
     word = run_filter.status(trajectory)
     said = f"{word}: {trajectory.incomplete}" if trajectory.incomplete else word
     fact("status", Text(printable(said), style=_STATUS_STYLES[word]))
-    if has_collisions(trajectory.incomplete):
-        fact("", ADVICE_ON_COLLISIONS)
+    for words in advice.on_incomplete(trajectory.incomplete):
+        fact("", words)
     return table
 
 

@@ -17,6 +17,7 @@ from arttrace.store import TrajectorySummary, open_store
 from arttrace.system.errors import StoreError
 from arttrace.system.exit_status import how_ended
 from arttrace.system.paths import DataDir
+from arttrace.trajectories import advice
 from arttrace.views.labels import one_line
 from arttrace.views.web.models.tokens.token_page import WORDS
 
@@ -65,10 +66,14 @@ def _captured(runs: Sequence[TrajectorySummary], places: Sequence[str]) -> Itera
     for run in runs:
         if run.incomplete:
             yield Check(
-                "captured", "warning", one_line(f"a run is incomplete: {run.incomplete}"), "It is not trained on."
+                "captured",
+                "warning",
+                one_line(f"a run is incomplete: {run.incomplete}"),
+                " ".join(("It is not trained on.", *advice.on_incomplete(run.incomplete))),
             )
         for kind, count in run.unread.items():
-            yield Check("captured", "warning", one_line(f"{quantity(count, 'call')} not read: {kind}"))
+            helps = " ".join(advice.on_unread([kind]))
+            yield Check("captured", "warning", one_line(f"{quantity(count, 'call')} not read: {kind}"), helps)
     yield token_check(runs)
 
 

@@ -24,6 +24,7 @@ from arttrace.store.file.prune import REWARDS_OF_NO_RUN
 from arttrace.store.ingest.segments import unread_entries_message
 from arttrace.store.unread import unread_in
 from arttrace.system.paths import DataDir
+from arttrace.trajectories import advice
 from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
 from arttrace.views import labels, run_filter, terminal
 from arttrace.views.console.reward_scales import two_scales_lines
@@ -95,7 +96,7 @@ def command(
     unread = Counter[str]()
     for summary in summaries:
         unread.update(summary.unread)
-    for line in (*terminal.unread_lines(unread), *two_scales_lines(summaries)):
+    for line in (*terminal.unread_lines(unread), *advice.on_unread(unread), *two_scales_lines(summaries)):
         console.print(line, style="yellow", markup=False)
     if len(found) > limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")

@@ -13,6 +13,7 @@ from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import entry_name, group_name, one_line, shown_id, version_order
 from arttrace.views.run_filter import STATUSES, RunFilter, moment, policy_or_version, status
+from arttrace.views.terminal import unread_lines
 
 PAGE = 100
 _LONGEST_ID = 40
@@ -213,8 +214,7 @@ def in_progress(run: TrajectorySummary) -> bool:
 
 def why(run: TrajectorySummary) -> str:
     """What is wrong with a run, "" when nothing is: errors first."""
-    unread = [f"{count} x {name}: not read" for name, count in run.unread.items()]
-    return "; ".join(filter(None, (run.error, run.incomplete, *unread)))
+    return "; ".join(filter(None, (run.error, run.incomplete, *unread_lines(run.unread))))
 
 
 def facets(runs: Iterable[TrajectorySummary]) -> Mapping[str, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,24 +13,14 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import TrajectorySummary
-from arttrace.trajectories.decoding.call import KEPT
-from arttrace.trajectories.identity.collisions import ADVICE_ON_COLLISIONS, has_collisions
-from arttrace.views.terminal import came_late
+from arttrace.trajectories import advice
+from arttrace.views.terminal import came_late, unread_lines
 from arttrace.views.timeline import agent_note, agents_with_levels
 from arttrace.views.web.models.annotation import PERSON
 from arttrace.views.web.models.content import ContentPart, shown, value_text
 from arttrace.views.web.models.transcript import TranscriptEntry, first_error
 
 MOST_AGENTS = 400
-_GLOSSES = (
-    (
-        r"spans missing",
-        "The run said how many spans it ended; that many did not arrive. They may still be on their way "
-        "(`arttrace ship` delivers what captured processes left), or a process was killed before it wrote them.",
-    ),
-    (r"in progress", "It was begun, and of its end nothing is known: it still runs, or its process died."),
-    (r"interrupted", "The entry point was left before it ended: cancelled, or its generator was closed."),
-)
 
 
 class RunProblem(msgspec.Struct, frozen=True):
@@ -71,18 +60,6 @@ class RewardRow(msgspec.Struct, frozen=True):
     undo: str
 
 
-_HINT_UNREAD = (
-    "Its content was not recorded (ARTTRACE_CAPTURE_CONTENT=off), or another SDK's words need a reader: "
-    "`arttrace doctor`."
-)
-
-
-_HINT_KEPT = (
-    "The request named what the server keeps, and no call of this run has it. Let one run hold all turns of a "
-    "conversation, or send its messages with each request."
-)
-
-
 def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence[str]) -> tuple[RunProblem, ...]:
     """What is wrong, the worst first; empty when nothing is."""
     found: list[RunProblem] = []
@@ -96,13 +73,11 @@ def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence
         text = f"{broken.title}: {broken.error}. The run went on."
         found.append(RunProblem("warn", title, text, anchor=broken.anchor, where=f"{broken.kind} {broken.title}"))
     for reason in filter(None, run.incomplete.split("; ")):
-        hint = next((words for pattern, words in _GLOSSES if re.search(pattern, reason)), "")
-        if has_collisions(reason):
-            hint = ADVICE_ON_COLLISIONS
+        hint = " ".join(advice.on_incomplete(reason))
         found.append(RunProblem("warn", "Incomplete", f"{reason}. It is not trained on.", hint))
     for name, count in run.unread.items():
-        text = f"{count} x {name}: its messages could not be read."
-        found.append(RunProblem("warn", "Unread calls", text, _HINT_KEPT if KEPT in name else _HINT_UNREAD))
+        [text], hint = unread_lines({name: count}), " ".join(advice.on_unread([name]))
+        found.append(RunProblem("warn", "Unread calls", f"{text}.", hint))
     if run.conflicts:
         text = f"{quantity(run.conflicts, 'span')} set aside: other content under an id that is taken."
         found.append(RunProblem("warn", "Conflicts", text))
