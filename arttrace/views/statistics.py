@@ -9,7 +9,7 @@ import msgspec
 from arttrace.store import AnyStore
 from arttrace.store.rows.columns import REWARDS_OF_RUN
 from arttrace.views.costs.prices import Prices, load_prices
-from arttrace.views.costs.usage import Cost, began_since, costs_by
+from arttrace.views.costs.usage import AGENTS_OF_CALLS, Cost, began_since, costs_by
 
 By = Literal["entry", "agent", "model", "tool"]
 
@@ -20,12 +20,12 @@ _QUERIES: Final[dict[By, str]] = {
         {seconds}, avg(worth)
         FROM trajectories LEFT JOIN (SELECT trajectory_id AS id, reward AS worth FROM ({rewards})) USING (id)
         WHERE {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
-    "agent": """WITH made AS (SELECT trace_id, parent_span_id, count(*) calls, sum(input_tokens) asked,
-            sum(output_tokens) answered FROM calls GROUP BY 1, 2)
+    "agent": f"""WITH made AS (SELECT trace_id, agent_id, count(*) calls, sum(input_tokens) asked,
+            sum(output_tokens) answered FROM calls JOIN {AGENTS_OF_CALLS} USING (trace_id, span_id) GROUP BY 1, 2)
         SELECT a.name, count(*), count(DISTINCT a.trajectory_id), sum(made.calls), sum(asked), sum(answered),
-        count(error), {seconds}, NULL
-        FROM agents a LEFT JOIN made ON made.trace_id = a.trace_id AND made.parent_span_id = a.span_id
-        WHERE {since} GROUP BY 1 ORDER BY 2 DESC, 1""",
+        count(error), {{seconds}}, NULL
+        FROM agents a LEFT JOIN made ON made.trace_id = a.trace_id AND made.agent_id = a.span_id
+        WHERE {{since}} GROUP BY 1 ORDER BY 2 DESC, 1""",  # noqa: S608
     "model": """SELECT coalesce(policy_version, model), count(*), count(DISTINCT trajectory_id), count(*),
         sum(input_tokens), sum(output_tokens), count(error), {seconds}, NULL
         FROM calls WHERE {since} GROUP BY 1 ORDER BY 2 DESC, 1""",

@@ -85,3 +85,28 @@ def test_since_and_by(root: Path) -> None:
 def test_an_empty_store_says_so(tmp_path: Path) -> None:
     Store.open(DataDir(tmp_path), create=True).close()
     assert "no trajectories yet" in run(tmp_path, "stats").output
+
+
+def test_calls_below_tools_are_of_the_agent_above_them(tmp_path: Path) -> None:
+    """Also where a framework has steps of its own between an agent and its calls, and whatever those steps name."""
+    one = Run("r")
+    asked = [message("user", "why?")]
+    usage = {"USAGE_INPUT_TOKENS": 10, "USAGE_OUTPUT_TOKENS": 2}
+    one.chat("m", asked, message("assistant", "so"), at=1, **usage)
+    tool = one.tool("t", "look", at=10, until=50)
+    one.chat("in", asked, message("assistant", "so"), at=11, parent=tool, **usage)
+    helper = one.agent("helper", at=20, until=40, parent=tool)
+    step = one.tool("u", "step", at=21, until=39, parent=helper)
+    one.chat("deep", asked, message("assistant", "so"), at=22, parent=step, **usage)
+    around = one.span_id("a"), one.span_id("b")
+    for name, above in zip("ab", reversed(around), strict=True):
+        one.tool(name, "circle", at=60, until=70, parent=above)
+    one.chat("lost", asked, message("assistant", "so"), at=61, parent=around[0], **usage)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(one.end(at=100))
+    found = json.loads(run(tmp_path, "stats", "--json").output)
+    assert {row["name"]: (row["calls"], row["input_tokens"], row["output_tokens"]) for row in found["agent"]} == {
+        "planner": (2, 20, 4),
+        "helper": (1, 10, 2),
+    }
+    assert {row["name"]: row["unpriced_calls"] for row in found["agent"]} == {"planner": 2, "helper": 1}

@@ -70,7 +70,7 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
 def _cells(kind: By, row: Statistics) -> list[object]:
     figures = [_cost(row) if name == "cost" else getattr(row, name) for name in _COLUMNS[kind]]
     name = labels.entry_name(row.name) if kind == "entry" else row.name
-    return [name, *(round(one, 3) if isinstance(one, float) else one for one in figures)]
+    return [name or "-", *(round(one, 3) if isinstance(one, float) else one for one in figures)]
 
 
 def _cost(row: Statistics) -> str:

@@ -237,8 +237,10 @@ def _answers(text: str | None) -> str:
                 continue
             if part.get("type") == "tool_call":
                 said.append(f"calls {part.get('name')}({json_text(part.get('arguments'))})")
-            elif part.get("content") is not None:
-                said.append(json_text(part["content"]))
+            elif part.get("type") in ("text", "reasoning"):
+                said.append(json_text(part.get("content") or ""))
+            else:
+                said.append(f"[{part.get('type', 'other')}]")
     return " ".join(said)
 
 

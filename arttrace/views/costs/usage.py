@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -46,11 +47,23 @@ _USAGES = f"""SELECT {{name}}, coalesce(c.model, ''), c.policy_version,
         coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS reported
     FROM (SELECT *, coalesce(input_tokens, output_tokens) AS used FROM {{source}}) c {{join}}
     WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported"""  # noqa: S608
+AGENTS_OF_CALLS: Final = f"""(WITH RECURSIVE above AS (
+        SELECT DISTINCT trace_id, span_id, parent_span_id FROM span_records
+        WHERE parent_span_id IS NOT NULL AND operation IS DISTINCT FROM '{semconv.OPERATION_INVOKE_AGENT}'),
+    upwards(trace_id, span_id, agent_id) AS (
+        SELECT trace_id, span_id, parent_span_id FROM calls WHERE parent_span_id IS NOT NULL
+        UNION
+        SELECT u.trace_id, u.span_id, a.parent_span_id
+        FROM upwards u JOIN above a ON a.trace_id = u.trace_id AND a.span_id = u.agent_id)
+    SELECT u.* FROM upwards u JOIN agents a ON a.trace_id = u.trace_id AND a.span_id = u.agent_id)"""  # noqa: S608
+"""The recorded agent of each call, the next one above it, and `span_id` of the call: tools and a framework's own steps
+may lie between."""
 _BY: Final = {
     "entry": ("t.entry", "JOIN trajectories t ON t.id = c.trajectory_id", "t.started"),
     "agent": (
         "a.name",
-        "JOIN agents a ON a.trace_id = c.trace_id AND a.span_id = c.parent_span_id",
+        f"""JOIN {AGENTS_OF_CALLS} u ON u.trace_id = c.trace_id AND u.span_id = c.span_id
+            JOIN agents a ON a.trace_id = u.trace_id AND a.span_id = u.agent_id""",
         "a.started",
     ),
     "model": ("coalesce(c.policy_version, c.model)", "", "c.started"),
@@ -141,4 +154,4 @@ def cost_words(cost: Cost, prices: Prices) -> str:
 
 def dollars(usd: float) -> str:
     """An amount with as many digits as it needs."""
-    return f"${usd:,.2f}" if usd >= 100 else f"${usd:.4f}" if usd >= 0.01 or not usd else f"${usd:.3g}"
+    return f"${usd:,.2f}" if usd >= 100 else f"${usd:.4f}" if usd >= 0.01 or not usd else f"${Decimal(f'{usd:.3g}'):f}"

@@ -41,13 +41,13 @@ def things(count: int, noun: str) -> str:
 def duration(nanoseconds: int) -> str:
     """How long something took: 840 µs, 12 ms, 3.42 s, 5 min 3 s."""
     seconds = max(nanoseconds, 0) / 1e9
-    if seconds < 0.001:
+    if round(seconds * 1e6) < 1000:
         return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
+    if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if round(seconds, 2) < 60:
         return f"{seconds:.2f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(int(seconds + 0.005), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 

@@ -48,11 +48,11 @@ def waterfall(run: Trajectory) -> tuple[Bar, ...]:
     bars: list[Bar] = []
 
     def bar(kind: str, name: str, level: int, start: int, end: int, error: str, span_id: str, bound: bool) -> None:
+        duration = -1 if is_undated(start) or not (start and end) else max(0, end - start)
         end = end or end_ns
         start = start or run.start_ns
         x = min(max(WIDTH * (start - run.start_ns) / whole, 0), WIDTH - 1)
         width = min(max(WIDTH * (end - start) / whole, 2), WIDTH - x)
-        duration = -1 if is_undated(start) else max(0, end - start)
         bars.append(Bar(kind, name, level, start - run.start_ns, duration, x, width, error, span_id, bound))
 
     for agent, level in agents_with_levels(run):
