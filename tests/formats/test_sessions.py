@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from system_files import CODEX, SESSION, event, line, lines, read, runs_of, spoken
+from system_files import CODEX, SESSION, done, event, line, lines, read, runs_of, spoken, use
 
 from arttrace.formats.imported_files import read_file
+from arttrace.formats.systems.sessions import claude_code
 from arttrace.records.message import OtherPart
 from arttrace.records.trajectory import Trajectory
 
@@ -146,3 +147,17 @@ def test_what_a_branched_session_copied_is_context() -> None:
     _, [run] = read(lines(*copied, *more))
     [(given, answer)] = said(run)
     assert (answer, given[-3:], run.incomplete) == ("So.", ["Again.", "As before.", "Otherwise."], "")
+
+
+def test_what_is_said_in_a_long_session_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each prompt repeats the ones before it: read again for each, a day's session took many minutes."""
+    often: list[dict[str, Any]] = []
+    read_one = claude_code.in_openais_form
+    monkeypatch.setattr(claude_code, "in_openais_form", lambda message: often.append(message) or read_one(message))
+    turns, session = 50, [line("u0", None, "user", "Start.", 1)]
+    for at in range(turns):
+        session.append(line(f"a{at}", session[-1]["uuid"], "assistant", [use(f"t{at}")], 2, answer=f"m{at}"))
+        session.append(line(f"b{at}", f"a{at}", "user", [done(f"t{at}", f"result {at}")], 3))
+    _, [run] = read(lines(*session))
+    assert sorted(len(placed.call.messages) for placed in run.calls) == [2 * at + 1 for at in range(turns)]
+    assert len(often) <= 4 * turns

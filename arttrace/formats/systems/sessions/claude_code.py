@@ -102,6 +102,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
             answered.setdefault(_answer_id(line), []).append(line)
         else:
             results |= {id: block for block in _blocks(line["message"].get("content")) if (id := _answers(block))}
+    histories = _Histories(answered, results)
     agents: dict[str, str] = {}
     seen: set[str] = set()
     final: Any = None
@@ -126,8 +127,9 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         replies[-1]["finish_reason"] = finish_reason(message.get("stop_reason"))
         usage = message.get("usage")
         start_ns = time_ns((path[-1] if path else first).get("timestamp"))
-        history = _history(path, answered, results)
-        answer = max((at for at, one in enumerate(history) if one["role"] == "assistant"), default=None)
+        history = histories.of(path)
+        places = range(len(history) - 1, -1, -1)
+        answer = next((at for at in places if history[at]["role"] == "assistant"), None)
         before = next((_answer_id(line) for line in reversed(path) if line["type"] == "assistant"), "")
         if answer is not None and before not in seen:
             seen.add(before)
@@ -168,32 +170,56 @@ def _path(line: dict[str, Any], lines: dict[str, dict[str, Any]]) -> list[dict[s
     return found[::-1]
 
 
-def _history(
-    path: list[dict[str, Any]], answered: dict[str, list[dict[str, Any]]], results: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """The messages of a path. Of several tools called at once each has a branch of its own in the file, and only one is
-    on the path: the other parts of the answer, and their results, are added."""
-    messages: list[dict[str, Any]] = []
-    seen_ids: set[str] = set()
-    given = {
-        _answers(block) for line in path if line["type"] == "user" for block in _blocks(line["message"].get("content"))
-    }
-    added: list[Any] = []
-    for line in path:
-        if line["type"] == "user":
-            messages += _said("user", [*added, *_blocks(line["message"].get("content"))])
-            added = []
-            continue
-        id = _answer_id(line)
-        if id in seen_ids:
-            continue
-        seen_ids.add(id)
-        blocks = [block for part in answered[id] for block in _blocks(part["message"].get("content"))]
-        messages += _said("user", added)
-        messages += (said := _said("assistant", blocks))
-        asked = [call for one in said for call in _ids(one)]
-        added = [results[call] for call in asked if call not in given and call in results]
-    return [*messages, *_said("user", added)]
+class _Histories:
+    """The messages of paths. What is said once is one message in all of them: a prompt that grows is known as such."""
+
+    def __init__(self, answered: dict[str, list[dict[str, Any]]], results: dict[str, Any]) -> None:
+        self._answered = answered
+        self._results = results
+        self._known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        self._given: dict[str, tuple[str, ...]] = {}
+
+    def of(self, path: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Of several tools called at once each has a branch of its own in the file, and only one is on the path: the
+        other parts of the answer, and their results, are added."""
+        messages: list[dict[str, Any]] = []
+        seen_ids: set[str] = set()
+        given = {id for line in path if line["type"] == "user" for id in self._results_in(line)}
+        added: list[str] = []
+        for line in path:
+            if line["type"] == "user":
+                messages += self._user(line, added)
+                added = []
+                continue
+            id = _answer_id(line)
+            if id in seen_ids:
+                continue
+            seen_ids.add(id)
+            messages += self._user(None, added)
+            messages += (said := self._assistant(id))
+            asked = [call for one in said for call in _ids(one)]
+            added = [call for call in asked if call not in given and call in self._results]
+        return [*messages, *self._user(None, added)]
+
+    def _results_in(self, line: dict[str, Any]) -> tuple[str, ...]:
+        if (found := self._given.get(line["uuid"])) is None:
+            blocks = _blocks(line["message"].get("content"))
+            found = self._given[line["uuid"]] = tuple(id for block in blocks if (id := _answers(block)))
+        return found
+
+    def _user(self, line: dict[str, Any] | None, added: list[str]) -> list[dict[str, Any]]:
+        """A line's messages behind the added results."""
+        key = ("user", line["uuid"] if line else "", *added)
+        if key not in self._known:
+            own = _blocks(line["message"].get("content")) if line else []
+            self._known[key] = _said("user", [*(self._results[id] for id in added), *own])
+        return self._known[key]
+
+    def _assistant(self, id: str) -> list[dict[str, Any]]:
+        if (key := ("assistant", id)) not in self._known:
+            blocks = [block for part in self._answered[id] for block in _blocks(part["message"].get("content"))]
+            self._known[key] = _said("assistant", blocks)
+        return self._known[key]
 
 
 def _answers(block: Any) -> str | None:
