@@ -55,6 +55,28 @@ def test_what_claude_code_put_in_for_an_answer_is_context() -> None:
     assert (len(run.calls), answer, given[-2:]) == (4, "Gone on.", ["No response requested.", "Go on."])
 
 
+def test_what_a_command_of_claude_code_put_out_was_given_to_the_model() -> None:
+    """Newer versions write it as a line of their own books; what they show the person alone the model is not given."""
+    own = {"sessionId": "s-1", "timestamp": "2026-03-01T10:00:10.000Z", "isSidechain": False}
+    put_out = {
+        **own,
+        "type": "system",
+        "subtype": "local_command",
+        "content": "Set model",
+        "uuid": "x1",
+        "parentUuid": "u9",
+    }
+    shown = line("x2", "x1", "user", "For you alone.", 10, isVirtual=True)
+    more = [
+        {**own, "type": "system", "subtype": "turn_duration", "uuid": "x3", "parentUuid": "x2"},
+        line("x4", "x3", "user", "Go on.", 11),
+        line("x5", "x4", "assistant", [{"type": "text", "text": "Gone on."}], 12, answer="a9"),
+    ]
+    _, [run] = read(lines(*SESSION, put_out, shown, *more))
+    given, answer = said(run)[-1]
+    assert (answer, given[-3:]) == ("Gone on.", ["As before.", "Set model", "Go on."])
+
+
 def asked(at: int, text: str) -> list[dict[str, Any]]:
     return [spoken(at, "user", text), event(at, "event_msg", type="user_message", message=text)]
 

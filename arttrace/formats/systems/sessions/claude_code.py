@@ -3,11 +3,11 @@
 Nothing about it is documented; this reads what files of versions 1.0 to 2.1 hold. An answer is several lines with one
 message id, a content block each. The lines form a tree (`parentUuid`): what a call was given is its path from the
 root, so that an edited prompt is a branch. Lines without a `uuid` are the program's own books (titles, modes,
-snapshots), those of `system` and `progress` are for the person at the screen: neither was said. Sidechains are
-sub-agents, of newer versions in files of their own (`agent-*.jsonl`), which name the session: whatever file they come
-from, they are one run. Answers by the model `<synthetic>` were written by the program: an error of the API was given to
-no later call, another is context. So are those that a branched session copied (`forkedFrom`). The system prompt and the
-tools are not kept; attachments, which the model read beside what was said, are counted.
+snapshots), those of `system` and `progress` are for the person at the screen: neither was said, but for what a command
+put out. Sidechains are sub-agents, of newer versions in files of their own (`agent-*.jsonl`), which name the session:
+whatever file they come from, they are one run. Answers by the model `<synthetic>` were written by the program: an error
+of the API was given to no later call, another is context. So are those that a branched session copied (`forkedFrom`).
+The system prompt and the tools are not kept; attachments, which the model read beside what was said, are counted.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ KIND = "claude code sessions"
 _SYSTEM = "claude-code"
 _NOT_SAID = {"system", "progress", "summary"}
 _BY_THE_PROGRAM = "<synthetic>"
+_PUT_OUT = "local_command"
+"""What a command of the program put out, which the next call is given as the user's word."""
 _OF_OTHERS = {
     "messages", "traj", "trajectory", "conversation", "conversations", "prompt", "chosen", "preferred_output",
     "request", "steps", "payload", "run_type", "observations",
@@ -54,8 +56,10 @@ class ClaudeSessions:
 
     def take(self, item: dict[str, Any]) -> Iterator[LeftOutItem]:
         """Keeps a line. Raises ValueError for one that was said and has no place."""
+        if item.get("subtype") == _PUT_OUT and isinstance(item.get("content"), str):
+            item = {**item, "type": "user", "message": {"role": "user", "content": item["content"]}}
         kind, id, message = item["type"], item.get("uuid"), item.get("message")
-        if kind in ("user", "assistant"):
+        if kind in ("user", "assistant") and not item.get("isVirtual"):
             if not isinstance(id, str) or not isinstance(item.get("sessionId"), str) or not isinstance(message, dict):
                 raise ValueError(f"a line of type {kind} has a sessionId, a uuid and a message")
             if _is_by_the_program(item) and item.get("isApiErrorMessage"):
@@ -69,7 +73,7 @@ class ClaudeSessions:
             self._lines.setdefault(item["sessionId"], {})[id] = {"parentUuid": item.get("parentUuid")}
         if kind == "attachment":
             yield LeftOutItem("attachments")
-        elif isinstance(id, str) and kind not in _NOT_SAID:
+        elif isinstance(id, str) and kind not in _NOT_SAID and not item.get("isVirtual"):
             yield LeftOutItem(f"lines of type {kind[:40]}")
 
     def miss(self) -> None:
