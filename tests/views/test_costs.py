@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def test_own_prices_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_table_that_litellm_brings_is_read_without_it() -> None:
-    pytest.importorskip("litellm")
+    if find_spec("litellm") is None:  # imported, it asks for newer prices and says so into what others print
+        pytest.skip("litellm is not installed")
     cost = load_prices().cost(usage(model="gpt-4o", input=1000, cached=400, output=100))
     assert cost == pytest.approx(600 * 2.5e-6 + 400 * 1.25e-6 + 100 * 1e-5)
 
