@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import os
@@ -82,6 +83,14 @@ def far_descriptor(fd: int) -> int:
         return far_duplicate(fd)
     finally:
         os.close(fd)
+
+
+def written_text(file: Path) -> str:
+    """The text that a person wrote into a file: in UTF-8, or in UTF-16 where a mark before it says so (PowerShell).
+    Raises OSError, and UnicodeDecodeError for what is no text."""
+    content = file.read_bytes()
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf16 else "utf-8-sig").replace("\r\n", "\n")
 
 
 def not_written(output: Path | None, error: OSError) -> ArttraceError:

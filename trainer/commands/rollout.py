@@ -28,6 +28,7 @@ from arttrace.store.bounded_parts import batched
 from arttrace.store.sql_text import quoted
 from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError, RolloutError
+from arttrace.system.files import written_text
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import replayed
 from arttrace.views.labels import short_id
@@ -195,7 +196,11 @@ def _newest(store: AnyStore, scenario: str | None, entry: str | None) -> Iterato
 
 def _read_inputs(file: Path) -> list[dict[str, Any]]:
     inputs = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    try:
+        lines = written_text(file).split("\n")
+    except UnicodeDecodeError as error:
+        raise RolloutError(f"{file} is not a text file: {error}") from error
+    for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 inputs.append(msgspec.json.decode(line, type=dict[str, Any]))

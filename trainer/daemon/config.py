@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import TrainingError
+from arttrace.system.files import written_text
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner.config import LearnerConfig
 from trainer.policies.retention import Keep
@@ -150,7 +151,7 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(written_text(file))
     except OSError as error:
         raise TrainingError(f"The configuration {file} cannot be read: {error}.") from error
     except UNREADABLE as error:

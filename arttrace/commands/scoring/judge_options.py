@@ -12,6 +12,7 @@ import click
 from arttrace.commands.shared.options import require_address
 from arttrace.commands.shared.typed_text import as_typed
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
+from arttrace.system.files import written_text
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -21,7 +22,7 @@ def read_rubric(given: str | None) -> str:
     if given is None:
         return DEFAULT_RUBRIC
     try:
-        words = Path(given).read_text(encoding="utf-8")
+        words = written_text(Path(given))
     except UnicodeDecodeError:
         raise click.BadParameter(f"{given} is not a text file", param_hint="--rubric") from None
     except (OSError, UnicodeEncodeError):  # no such file, or no name that a file may have: it is the text itself

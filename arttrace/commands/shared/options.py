@@ -13,6 +13,7 @@ import click
 from arttrace.commands.shared.progress import with_reading_progress
 from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError
+from arttrace.system.files import written_text
 from arttrace.system.paths import DataDir, beside_another
 
 _URL = "arttrace.url"
@@ -71,7 +72,7 @@ def _read_key(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
     if file is None:
         return os.environ.get("ARTTRACE_API_KEY") or None
     try:
-        key = file.read_text(encoding="utf-8").strip()
+        key = written_text(file).strip()
     except UnicodeDecodeError:
         raise ArttraceError(f"the key file {file} is not a text file", "Put a long random key into it.") from None
     if not key or not key.isascii() or not key.isprintable():

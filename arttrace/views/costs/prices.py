@@ -18,6 +18,7 @@ import msgspec
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ArttraceError
+from arttrace.system.files import written_text
 
 VARIABLE = "ARTTRACE_PRICES"
 TIERS = (32_000, 100_000, 128_000, 200_000, 256_000, 272_000, 512_000)
@@ -181,7 +182,7 @@ def _own(path: str) -> Mapping[str, _Own]:
     if not path:
         return {}
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, _Own])
+        return msgspec.json.decode(written_text(Path(path)), type=dict[str, _Own])
     except (OSError, *UNREADABLE) as error:
         raise ArttraceError(
             f"the prices in {path} ({VARIABLE}) cannot be read: {error}",
