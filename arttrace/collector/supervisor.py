@@ -77,7 +77,13 @@ class StoreSupervisor:
         while True:
             assert self._process.stdout is not None
             for line in self._process.stdout:
-                round = msgspec.json.decode(line, type=Round)
+                try:
+                    round = msgspec.json.decode(line, type=Round)
+                except msgspec.MsgspecError:  # whatever Python itself starts here, as a sitecustomize, prints there too
+                    _log.warning(
+                        "the process that loads the store printed %.200r", line.decode(errors="replace").strip()
+                    )
+                    continue
                 if round.trouble and round.trouble != self._round.trouble:
                     _log.error("%s", round.trouble)
                 if round.reading:

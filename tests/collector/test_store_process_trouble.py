@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from simulated_agent import research_run
 
 from arttrace.collector import store_process
 from arttrace.collector.store_process import Round
+from arttrace.collector.supervisor import StoreSupervisor
 from arttrace.formats.journal_entry import encode_records
 from arttrace.store import Store
 from arttrace.store.access.owner_file import read_owner
@@ -60,3 +66,23 @@ def test_what_fails_as_the_store_is_opened_is_done_once_it_can_be(
     store_process._load_until(ended, data, "token")
     assert rounds[0].trouble == "spans stay in the spool: No space left on device"
     assert found[0] == (True, 1)
+
+
+def test_what_a_machine_prints_wherever_python_starts_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a `sitecustomize` does: the collector was never ready, and did not start the process again."""
+    line = msgspec.json.encode(Round(time.monotonic(), True)).decode()
+    program = f"import sys; print('Welcome!'); print({line!r}, flush=True); sys.stdin.readline(); sys.stdin.readline()"
+    command = [sys.executable, "-c", program]
+    started = subprocess.Popen[bytes]
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **given: started(command, **given))
+    with caplog.at_level(logging.WARNING, "arttrace"):
+        supervisor = StoreSupervisor(DataDir(tmp_path), "token")
+        deadline = time.monotonic() + 60
+        while not supervisor.owner and supervisor._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found = supervisor.owner, supervisor.trouble
+        supervisor.close()
+    assert found == (True, "")
+    assert "'Welcome!'" in caplog.text
