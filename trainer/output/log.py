@@ -99,7 +99,7 @@ class JsonLines(io.TextIOBase):
         with self._writing:
             *ended, self._begun = _LINE_END.split(self._begun + text)
             for line in filter(str.strip, ended):
-                level = logging.ERROR if line.startswith("error:") else logging.INFO
+                level = logging.ERROR if line.lower().startswith("error:") else logging.INFO
                 record = logging.LogRecord("arttrace", level, "", 0, "%s", (line.rstrip(),), None)
                 self.stream.write(self._formatter.format(record) + "\n")
             self.stream.flush()
@@ -181,6 +181,7 @@ log_format_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.op
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
+    is_eager=True,  # what is wrong with another option is said so, too
     callback=_say_all_as_json,
     help="Lines about the work, on standard error and in the data directory's logs, as text or as JSON; as JSON also"
     " what goes to standard output.",

@@ -155,3 +155,14 @@ def test_a_program_that_ran_it_on_a_stream_of_its_own_ends_in_silence() -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert json.loads(ran.stdout)["message"] == "said"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_is_wrong_with_an_option_is_an_error_as_json_wherever_it_stands(before: bool, tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "from arttrace.commands import main; main()", "train", "--daemon")
+    wrong, as_json = ("--config", "nowhere.toml"), ("--log-format", "json")
+    options = (*wrong, *as_json) if before else (*as_json, *wrong)
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 2
+    assert [(line["level"], "nowhere.toml" in line["message"]) for line in lines][-1] == ("error", True)
