@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from arttrace.capture.base.guard import Guard
+from arttrace.capture.context.flow import go_on
 from arttrace.capture.context.generators import ScopeStep
 from arttrace.capture.context.scope import Scope
 from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, ToolOutput, open_agent
@@ -93,6 +94,9 @@ def _step(step: Callable[..., Any]) -> Callable[..., Any]:
         with _following:
             scope = None if workflow is None else workflow.at(str(ev.current_agent_name))
         with ScopeStep(scope):
+            with _following:
+                if scope is not None:
+                    go_on(scope.execution)
             return await step(self, ctx, ev, *args, **kwargs)
 
     return hooked
