@@ -32,6 +32,7 @@ def create_app(store: AnyStore, key: str, *, anywhere: bool = False) -> ASGIApp:
             Route("/training/step", training.step),
             Route("/rows/runs", runs.more),
             Route("/rows/live", runs.live),
+            Route("/rows/ready", runs.ready),
             Route("/rows/tokens/{id:id}", tokens.rows),
             Route("/rows/transcript/{id:id}", run.transcript_rows),
             Route("/rows/timeline/{id:id}", run.timeline_rows),

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 from simulated_agent import Run, research_run
+from starlette.testclient import TestClient
+from viewer_site import KEY
 
 from arttrace.records import semconv
+from arttrace.records.policy import PolicyStep
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views.web import store_reader
+from arttrace.views.web.app import create_app
 from arttrace.views.web.models.run_list import parse_query, run_list
 from arttrace.views.web.rendering import page
 from arttrace.views.web.store_reader import StoreReader
@@ -115,3 +119,18 @@ def test_what_is_no_run_is_not_waited_for(slow: Slow) -> None:
         time.sleep(0.01)
     assert len(reader.so_far().runs) == 7
     assert reader.so_far().unread == 0
+
+
+def test_pages_of_all_runs_say_that_they_are_being_read(slow: Slow) -> None:
+    heard = {"authorization": f"Bearer {KEY}"}
+    pages = TestClient(create_app(slow, KEY), base_url="http://localhost", headers=heard)  # type: ignore[arg-type]
+    slow.append([PolicyStep("policy", 1, "adapter")])
+    for address in ("/groups", "/groups/one?key=s0", "/training/step?policy=policy&step=1"):
+        shown = pages.get(address).text
+        assert "The runs are being read" in shown, address
+        assert "2 runs so far, 5 more" in shown
+        assert 'hx-get="/rows/ready"' in shown
+    slow.go.set()
+    assert pages.get("/rows/ready").headers["hx-refresh"] == "true"
+    assert "7 groups" in pages.get("/groups").text
+    assert "policy@1" in pages.get("/training/step?policy=policy&step=1").text

@@ -9,6 +9,7 @@ from arttrace.store import TrajectorySummary
 from arttrace.store.sql_text import listed
 from arttrace.views.run_filter import is_group
 from arttrace.views.web.handlers.request_fields import reader_of
+from arttrace.views.web.handlers.runs import once_all_read
 from arttrace.views.web.models.group_page import compare, group_row, group_rows, members
 from arttrace.views.web.models.transcript import TranscriptEntry, transcript
 from arttrace.views.web.rendering import page
@@ -19,6 +20,7 @@ BESIDE = 4
 """Runs that are shown side by side at most."""
 
 
+@once_all_read("Groups")
 def show(request: Request) -> Response:
     """The list."""
     rows = group_rows(reader_of(request).runs())
@@ -39,6 +41,7 @@ def show(request: Request) -> Response:
     )
 
 
+@once_all_read("Groups")
 def one(request: Request) -> Response:
     """One group."""
     reader, key = reader_of(request), request.query_params.get("key", "")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +18,29 @@ MOST_LIVE = 1000
 """Rows beyond which a list is loaded anew."""
 MOST_AGAIN = 1000
 """Rows that a page begins with at most where further ones had been loaded."""
+
+
+def once_all_read(title: str) -> Callable[[Callable[[Request], Response]], Callable[[Request], Response]]:
+    """For a handler of all runs, which is reached once they have been read; until then its page, of this title, says
+    what is going on."""
+
+    def opening(handler: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        @functools.wraps(handler)
+        def opened(request: Request) -> Response:
+            so_far = reader_of(request).so_far()
+            if not so_far.unread:
+                return handler(request)
+            return page("runs_opening.html", section=title.lower(), title=title, so_far=so_far)
+
+        return opened
+
+    return opening
+
+
+def ready(request: Request) -> Response:
+    """Reads all runs, then lets the page ask for itself again."""
+    reader_of(request).runs()
+    return Response(headers={"hx-refresh": "true"})
 
 
 def show(request: Request) -> Response:

@@ -12,6 +12,7 @@ from arttrace.system.evaluations import read_evaluations
 from arttrace.system.journal.lock import lives_and_holds
 from arttrace.system.paths import DataDir
 from arttrace.views.web.handlers.request_fields import integer, reader_of
+from arttrace.views.web.handlers.runs import once_all_read
 from arttrace.views.web.models.run_list import run_row
 from arttrace.views.web.models.training_page import DaemonStatus, ServedPolicy, charts, doing, versions
 from arttrace.views.web.rendering import page
@@ -50,6 +51,7 @@ def show(request: Request) -> Response:
     )
 
 
+@once_all_read("Training")
 def step(request: Request) -> Response:
     """The runs that a step was trained on."""
     reader, policy, number = reader_of(request), request.query_params.get("policy", ""), integer(request, "step")
