@@ -298,9 +298,17 @@ class _WorkerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _listen(self, messages: IO[bytes]) -> None:
+        has_begun = False
         with contextlib.suppress(OSError, *UNREADABLE):
             for line in messages:
-                self._inbox.put((self, _messages.decode(line)))
+                try:
+                    message = _messages.decode(line)
+                except UNREADABLE:
+                    if has_begun:
+                        raise
+                    continue  # what Python itself starts here, as a sitecustomize, prints
+                has_begun = True
+                self._inbox.put((self, message))
         self._inbox.put((self, None))
 
     def _watch(self, listening: threading.Thread) -> None:

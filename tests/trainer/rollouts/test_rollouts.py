@@ -191,6 +191,16 @@ def test_what_runs_print_is_rotated_when_workers_start(agent: Path, data: DataDi
     assert "printed while running" in log.read_text()
 
 
+def test_what_a_machine_prints_wherever_python_starts_is_passed_over(agent: Path, data: DataDir) -> None:
+    """As a `sitecustomize` does: each worker was lost as it started."""
+    (agent.parent / "site").mkdir()
+    (agent.parent / "site" / "sitecustomize.py").write_text("print('Welcome!', flush=True)\n")
+    env = {"PYTHONPATH": os.pathsep.join([str(agent.parent / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    with RolloutWorkers(f"{agent}:answer", data, env={"OPENAI_BASE_URL": "http://x/v1", **env}) as workers:
+        [result] = workers.run([RolloutJob({"x": 3})])
+    assert result.result["twice"] == 6
+
+
 @pytest.mark.parametrize(
     ("how", "why"),
     [("os._exit(7)", "exit code 7"), ("os.closerange(3, 256); time.sleep(60)", "it closed the pipe of its results")],

@@ -327,7 +327,7 @@ def _context(options: EngineOptions, cpu: bool) -> int:
 
 
 def shortened_context(options: EngineOptions, *, cpu: bool) -> str:
-    """Words about a context that is shorter than the model's without anybody's having asked for it; empty without one."""
+    """Words about a context that is shorter than the model's though nobody asked for it; empty without one."""
     context, models = _context(options, cpu), options.shape.max_positions
     if options.max_model_len is not None or context >= models or _given(options, "--max-model-len"):
         return ""
