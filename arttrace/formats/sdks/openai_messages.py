@@ -17,6 +17,7 @@ from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.decoding.messages import chat_tool
 from arttrace.wire.apis.anthropic_chat import chat_tools
 from arttrace.wire.messages import parse_message
 
@@ -182,9 +183,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     is_the_servers = not {"parameters", *_SCHEMA} & tool.keys() and tool.get("type") not in (None, "function", "custom")
     if "function" in tool or "name" not in tool or is_the_servers:
         return tool
-    named = {_SCHEMA.get(key, key): value for key, value in tool.items() if key != "type"}
-    function = {key: from_json(value) if key == "parameters" else value for key, value in named.items()}
-    return {"type": "function", "function": function}
+    return chat_tool({_SCHEMA.get(key, key): value for key, value in tool.items() if key != "type"})
 
 
 _SCHEMA = {"inputSchema": "parameters"}  # of MCP, and of Vercel's AI SDK

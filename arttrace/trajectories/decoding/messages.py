@@ -88,7 +88,7 @@ class MessageReader:
         found = self._tools.get(text)
         if found is None:
             tools = from_json(text)
-            found = tuple(_chat_tool(one) for one in tools if isinstance(one, dict)) if isinstance(tools, list) else ()
+            found = tuple(chat_tool(one) for one in tools if isinstance(one, dict)) if isinstance(tools, list) else ()
             self._tools[text] = found
         return found
 
@@ -203,17 +203,19 @@ class _Seen(dict[str, Message]):
         return message
 
 
-def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
+def chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """As chat templates know it; the Responses API, and the conventions, have a function's fields beside its type."""
     is_flat = (
         tool.get("type", "function") == "function" and "function" not in tool and isinstance(tool.get("name"), str)
     )
     if not is_flat or "input_schema" in tool:
         return tool
-    return {
-        "type": "function",
-        "function": {name: one for name, one in tool.items() if name != "type" and one is not None},
+    function = {
+        name: from_json(one) if name == "parameters" else one
+        for name, one in tool.items()
+        if name != "type" and one is not None
     }
+    return {"type": "function", "function": function}
 
 
 def has_unnamed_calls(message: Message) -> bool:
