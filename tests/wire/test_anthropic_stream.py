@@ -88,3 +88,23 @@ def test_a_log_probability_that_was_written_again_as_a_whole_number_is_one() -> 
     answer = {"type": "message", "role": "assistant", "content": [], "stop_reason": "end_turn", "arttrace": tokens}
     found = decode_logprobs(read(json.dumps(answer).encode()).attributes[semconv.LOGPROBS])
     assert found == (0.0, -0.5, None)
+
+
+@pytest.mark.parametrize("pieces", [(), ("",), ("", "{}")])
+def test_a_tool_without_arguments_is_called_with_none(pieces: tuple[str, ...]) -> None:
+    """The API sends one empty piece; its client keeps the object that the block begins with."""
+    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+    events = [
+        {"type": "message_start", "message": {"role": "assistant", "content": []}},
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        },
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+        {"type": "message_stop"},
+    ]
+    stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
+    [answer] = json.loads(read(stream, **{"content-type": "text/event-stream"}).attributes[semconv.OUTPUT_MESSAGES])
+    assert answer["parts"] == [{"type": "tool_call", "name": "f", "arguments": "{}", "id": "t"}]

@@ -206,6 +206,8 @@ class _Block:
                 start = block.get(name)
                 block[name] = (start if isinstance(start, str) else "") + text
                 continue
+            if not text:
+                continue
             try:
                 block["input"] = msgspec.json.decode(text)
             except UNREADABLE:
