@@ -65,6 +65,14 @@ ART = {
             {"annotations without a score": 1},
         ),
         (ATIF, {"sub-agents in other files": 1}),
+        (
+            {
+                **ATIF,
+                "steps": [ATIF["steps"][0], {"step_id": 2, "source": "agent", "message": "Gone."}],
+                "continued_trajectory_ref": "trajectory.cont-1.json",
+            },
+            {"continuations in other files": 1},
+        ),
         (ART, {"rollouts that failed": 2}),
         ({**SWE, "reward": "good"}, {"rewards that are no numbers": 1}),
         (
@@ -86,6 +94,7 @@ ART = {
         "braintrust",
         "phoenix",
         "atif",
+        "atif goes on",
         "art",
         "swe-agent",
         "conversation",

@@ -50,6 +50,8 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     }
     there = {one.get("trajectory_id") for one in embedded}
     yield from (LeftOutItem("sub-agents in other files") for id in spawned if id not in there)
+    if item.get("continued_trajectory_ref"):
+        yield LeftOutItem("continuations in other files")
     spans = {str(own.get("agent_id")): run.root_id}
     for one in embedded:
         who = _own(one)
@@ -67,7 +69,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
             yield from made
         yield from documents.document(one, spans[agent_id])
     model = agent.get("model_name")
-    about = {name: item.get(name) for name in ("notes", "final_metrics", "extra")}
+    about = {name: item.get(name) for name in ("notes", "final_metrics", "continued_trajectory_ref", "extra")}
     of_agent = {"agent_version": agent.get("version"), "agent_extra": agent.get("extra")}
     beside = {} if own else {**of_agent, "model": model, **about}
     metadata = own.get("metadata") or {name: value for name, value in beside.items() if value}
