@@ -182,6 +182,32 @@ def test_what_a_person_sees_there(tmp_path: Path) -> None:
     assert root["metadata"]["shop"] == "bern"
 
 
+def test_a_person_sees_there_what_is_no_error_and_not_as_it_should_be(tmp_path: Path) -> None:
+    run = Run("odd")
+    asked = [message("user", "Where?")]
+    run.chat("cut", asked, message("assistant", "In B"), at=10, RESPONSE_FINISH_REASONS=["max_tokens"])
+    run.chat("closed", asked, message("assistant", "In B"), at=20, INTERRUPTED="closed")
+    run.chat("whole", asked, message("assistant", "In Bern."), at=30, RESPONSE_FINISH_REASONS=["stop"])
+    run.chat("failed", asked, at=40, INTERRUPTED="error", OUTPUT_MESSAGES=None)
+    run.spans[-1] = msgspec.structs.replace(run.spans[-1], status_code=2, status_message="ReadError")
+    data = _stored(tmp_path / "one", list(run.end(at=50)))
+    with langfuse_server() as server:
+        _push(data, server)
+        seen = {one["id"]: one for one in server.observations.values()}
+        back = _pull(tmp_path / "two", server)
+    said = {name: (seen[run.span_id(name)]["level"], seen[run.span_id(name)]["statusMessage"]) for name in _ODD}
+    assert said == _ODD
+    assert _everything(back) == _everything(data)
+
+
+_ODD = {
+    "cut": ("WARNING", "ended by length"),
+    "closed": ("WARNING", "interrupted: closed"),
+    "whole": ("DEFAULT", None),
+    "failed": ("ERROR", "ReadError"),
+}
+
+
 def test_runs_of_a_group_are_experiments_with_the_group_as_item(tmp_path: Path) -> None:
     data = _stored(tmp_path, recorded_group("g", [0.0, 1.0]))
     with langfuse_server() as server:

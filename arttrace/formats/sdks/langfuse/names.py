@@ -15,6 +15,7 @@ INPUT: Final = "langfuse.observation.input"
 OUTPUT: Final = "langfuse.observation.output"
 METADATA: Final = "langfuse.observation.metadata"
 LEVEL: Final = "langfuse.observation.level"
+STATUS_MESSAGE: Final = "langfuse.observation.status_message"
 MODEL: Final = "langfuse.observation.model.name"
 MODEL_PARAMETERS: Final = "langfuse.observation.model.parameters"
 USAGE_DETAILS: Final = "langfuse.observation.usage_details"  # JSON of integers in buckets that exclude each other

@@ -18,6 +18,7 @@ from arttrace.formats.sdks.openai_messages import answers, inputs, tools
 from arttrace.records import semconv
 from arttrace.records.message import Message
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.finish_reasons import CUT_SHORT, finish_reason
 from arttrace.records.values.lenient_json import json_object
 from arttrace.trajectories.decoding.attribute_values import finite, from_json, text
 from arttrace.trajectories.decoding.messages import MessageReader
@@ -96,6 +97,8 @@ def observation(span: SpanRow, run: ShownRun, *, read: SpanRow | None = None) ->
         found.update(_call(span, attributes))
         chat, shown = _chat(attributes)
         found.update(chat)
+        if span.status_code != 2 and (warning := _warning(attributes)):
+            found |= {names.LEVEL: "WARNING", names.STATUS_MESSAGE: warning}
     elif operation == semconv.OPERATION_EXECUTE_TOOL:
         shown = _texts(attributes, found, semconv.TOOL_CALL_ARGUMENTS, semconv.TOOL_CALL_RESULT)
     elif operation == semconv.OPERATION_INVOKE_AGENT:
@@ -202,6 +205,16 @@ def _usage(attributes: Attributes) -> dict[str, int]:
         "total": taken + made,
     }
     return {name: value for name, value in buckets.items() if value or name in ("input", "output", "total")}
+
+
+def _warning(attributes: Attributes) -> str:
+    """Why an answer is not whole though nothing failed; "" for one that is."""
+    stated = from_json(attributes.get(semconv.RESPONSE_FINISH_REASONS))
+    of_answers = [reason for _, reason in MessageReader().choices(attributes.get(semconv.OUTPUT_MESSAGES))]
+    reasons = dict.fromkeys(map(finish_reason, [*of_answers, *(stated if isinstance(stated, list) else ())]))
+    interrupted = text(attributes.get(semconv.INTERRUPTED))
+    said = [f"interrupted: {interrupted}"] if interrupted else []
+    return ", ".join([*said, *(f"ended by {reason}" for reason in reasons if reason in CUT_SHORT)])
 
 
 # --- input and output --------------------------------------------------------------------------------------
