@@ -282,14 +282,14 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_client_that_is_not_captured_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "1.50.0" if name == "google-genai" else installed(name)
-    )
+    installed, here = importlib.metadata.version, {"google-genai": "1.50.0", "claude-agent-sdk": "0.2.189"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: here.get(name) or installed(name))
     monkeypatch.setattr("arttrace.commands.doctor.command.hooked_modules", lambda: {"openai._base_client"})
     found = _doctor(tmp_path / "data")
     assert found["google-genai"]["found"] == "1.50.0, whose calls are not captured"
     assert "OpenAI-compatible" in found["google-genai"]["hint"]
+    assert found["claude-agent-sdk"]["found"] == "0.2.189, whose calls are not captured"
+    assert "session files" in found["claude-agent-sdk"]["hint"]
 
 
 def test_tokens_of_a_policy_that_cannot_be_trained_on(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ BY_NONE = "no setting captures them: they are in another protocol than OpenAI's 
 BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
 _LATER = "no setting captures them: their answers come later, by other requests"
 BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
+BY_A_PROGRAM = (
+    "no setting captures them: a program of its own calls the model; `arttrace import` reads its session files"
+)
 _UNREAD = "no setting captures them: arttrace does not read this API"
 _BY_MEDIA = "no setting captures them: what is said comes by another connection"
 _BY_THE_SERVICE = "no setting captures them: the service runs the agent, and calls the model itself"
@@ -166,7 +169,7 @@ def passed(host: str | None, path: str, why: str) -> str | None:
     elif why == BY_A_SOCKET:
         if not _SOCKETS.search(path):
             return None
-    elif why != BY_A_SETTING and not _is_of_another_api(path):
+    elif why not in (BY_A_SETTING, BY_A_PROGRAM) and not _is_of_another_api(path):
         return None
     what = f"{host or ''}{path[-80:]} ({why})"
     if what not in _tally.passed and len(_tally.passed) >= _MAX_KINDS:

@@ -31,6 +31,7 @@ _HOOKS = (
     ("botocore.httpsession", "model_clients:install_botocore"),
     ("websockets.sync.client", "model_clients:install_websockets"),
     ("websockets.asyncio.client", "model_clients:install_websockets"),
+    ("claude_agent_sdk._internal.transport.subprocess_cli", "model_clients:install_claude_code"),
     ("aiohttp", "outgoing_headers:install_aiohttp"),
     ("aiohttp", "http_spans:install_aiohttp"),  # before the next, so that a model call is known to be one
     ("aiohttp", "requests_aiohttp:install_aiohttp"),

@@ -3,7 +3,7 @@
 Both are made by Stainless's generator, so that one hook fits both. Recorded are chat completions, responses, legacy
 completions, embeddings and messages, however they were asked for (create, parse, stream, raw), messages at Bedrock and
 Vertex AI too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded. What boto3 and
-WebSockets send to models is counted, so that it can be reported as not captured.
+WebSockets send to models, and Claude Code, is counted, so that it can be reported as not captured.
 """
 
 from __future__ import annotations
@@ -82,6 +82,21 @@ def _connect(connect: Callable[..., Any]) -> Callable[..., Any]:
             url = urlsplit(uri)
             note_passed(url.hostname, url.path, summary.BY_A_SOCKET)
         return connect(*args, **kwargs)
+
+    return hooked
+
+
+def install_claude_code(module: ModuleType) -> None:
+    """Hook `SubprocessCLITransport.connect`, by which the Claude Agent SDK starts Claude Code."""
+    patch(module.SubprocessCLITransport, "connect", _start_claude_code)
+
+
+def _start_claude_code(connect: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(connect)
+    async def hooked(*args: Any, **kwargs: Any) -> Any:
+        with _counting:
+            note_passed("Claude Code", "", summary.BY_A_PROGRAM)
+        return await connect(*args, **kwargs)
 
     return hooked
 

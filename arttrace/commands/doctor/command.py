@@ -159,6 +159,9 @@ def _clients(_data: DataDir) -> Iterator[Check]:
                 "with OpenTelemetry and send the spans to `arttrace collect`."
             )
             yield Check(name, "warning", f"{version}, whose calls are not captured", hint)
+    if version := installed_version("claude-agent-sdk"):
+        hint = "Claude Code, a program of its own, calls the model. `arttrace import` reads its session files."
+        yield Check("claude-agent-sdk", "warning", f"{version}, whose calls are not captured", hint)
 
 
 _OTHER_CLIENTS = {"anthropic": "anthropic.", "google-genai": "google.genai"}
