@@ -91,3 +91,20 @@ def test_runs_without_an_entry_have_a_name_among_the_figures(tmp_path: Path) -> 
     assert row.split()[:2] == ["-", "1"]
     [entry] = json.loads(CliRunner().invoke(cli, [*ask, "--json"]).output)["entry"]
     assert entry["name"] == ""
+
+
+def test_a_run_s_page_has_the_tokens_that_its_models_counted(tmp_path: Path) -> None:
+    run = Run("used")
+    asked, answer = [message("user", "go")], message("assistant", "yes")
+    run.chat("c", asked, answer, at=1, USAGE_INPUT_TOKENS=12_000, USAGE_OUTPUT_TOKENS=30)
+    run.chat("d", asked, answer, at=10, USAGE_INPUT_TOKENS=500, USAGE_OUTPUT_TOKENS=4)
+    run.chat("e", asked, answer, at=20)
+    none = Run("none")
+    none.chat("c", asked, answer, at=1)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*run.end(at=30), *none.end(at=30)])
+        heard = {"authorization": f"Bearer {KEY}"}
+        pages = TestClient(create_app(store, KEY), base_url="http://localhost", headers=heard)
+        shown = pages.get("/runs/used").text
+        assert '12\N{NARROW NO-BREAK SPACE}500 → 34 tokens <span class="muted">(1 call not counted)' in shown
+        assert "<dt>Used</dt>" not in pages.get("/runs/none").text

@@ -33,6 +33,7 @@ from arttrace.views.web.models.run_page import (
     problems,
     reward_rows,
     token_words,
+    used,
 )
 from arttrace.views.web.models.transcript import TranscriptEntry, matching, transcript
 from arttrace.views.web.models.waterfall import Bar, waterfall
@@ -263,6 +264,7 @@ def head(reader: StoreReader, summary: TrajectorySummary, tab: str, begun: Traje
         "given": given,
         "result": result,
         "token_words": token_words(summary),
+        "used": used(run) if begun is None else None,
         "cost": reader.kept(summary.id, "cost", lambda: _cost(reader, summary.id)),
         "elsewhere": [link for link in links(reader.store.data, summary.id) if is_http(link)],
     }
