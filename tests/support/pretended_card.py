@@ -17,10 +17,11 @@ from typing import Any
 
 SHARED_MEMORY = 232_448
 """Bytes that a block of threads may use on an H100 and an H200."""
-_GUARD = """
+GUARD = """
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <ATen/core/Generator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CPUAllocator.h>
 namespace {
 constexpr auto CUDA = c10::DeviceType::CUDA;
 const c10::Stream the_stream() { return c10::Stream(c10::Stream::DEFAULT, {CUDA, 0}); }
@@ -53,6 +54,7 @@ struct CUDAHooks : public at::CUDAHooksInterface {
   c10::DeviceIndex deviceCount() const override { return 1; }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   c10::DeviceIndex current_device() const override { return 0; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
 };
 using at::CUDAHooksRegistry;
 using at::RegistererCUDAHooksRegistry;
@@ -80,20 +82,25 @@ _PROPERTIES = SimpleNamespace(
 def pretend(scratch: Path) -> list[tuple[str, int]]:
     """From now on there is the card. Returns the kernels that are loaded to it as they come: name, bytes of shared
     memory; one that takes more than there is, is Triton's error."""
-    found = importlib.util.find_spec("torch")
-    assert found is not None
-    assert found.origin is not None
-    source, library, home = scratch / "guard.cpp", scratch / "guard.so", Path(found.origin).parent
-    source.write_text(_GUARD)
-    command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{home}/include", str(source), "-o", str(library)]
-    command += [f"-L{home}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{home}/lib"]
-    subprocess.run(command, check=True, timeout=300)
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    load(GUARD, scratch)
     loaded: list[tuple[str, int]] = []
     _properties()
     _inductor()
     _driver(loaded)
     return loaded
+
+
+def load(source: str, scratch: Path) -> None:
+    """Compile C++ against PyTorch and load it, before PyTorch asks what devices there are."""
+    found = importlib.util.find_spec("torch")
+    assert found is not None
+    assert found.origin is not None
+    written, library, home = scratch / "card.cpp", scratch / "card.so", Path(found.origin).parent
+    written.write_text(source)
+    command = ["g++", "-std=c++20", "-O0", "-fPIC", "-shared", f"-I{home}/include", str(written), "-o", str(library)]
+    command += [f"-I{home}/include/torch/csrc/api/include", f"-L{home}/lib", "-lc10", "-ltorch_cpu"]
+    subprocess.run([*command, f"-Wl,-rpath,{home}/lib"], check=True, timeout=300)
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
 def _properties() -> None:
