@@ -119,7 +119,8 @@ def main() -> None:
         store.append(big_run(given.spans))
         store.append(long_run(given.tokens))
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         with serve_viewer(root) as viewer:
             began = time.perf_counter()

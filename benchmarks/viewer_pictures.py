@@ -145,9 +145,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     options.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
     out = options.parse_args().out
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if chromium is None:
-        raise SystemExit("chromium is not installed (Debian: apt-get install chromium)")
+        raise SystemExit("chromium is not installed (Debian: apt-get install chromium-headless-shell)")
     with tempfile.TemporaryDirectory() as directory:
         make_store(Path(directory))
         with serve_viewer(Path(directory)) as viewer, sync_playwright() as playwright:
