@@ -15,7 +15,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import PlainRecord, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWARDS, Row, Table
+from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWARDS, SPANS, Row, Table
 from arttrace.store.rows.view_definition import of_document
 from arttrace.trajectories import groups
 from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
@@ -150,10 +150,14 @@ _INSIDE_A_CALL = f"""SELECT DISTINCT c.trace_id AS in_trace, c.span_id AS in_spa
         LEFT JOIN texts u ON u.id = o.origin
         WHERE c.operation IN {_CALLS} AND starts_with(c.name, 'anthropic.')
             AND contains(u.{_OF_A_CLIENT} IS NOT TRUE"""  # noqa: S608
-_OF_CALLS = ("model", "policy_version", "input_tokens", "output_tokens", "prompt")
-CALLS_ONCE: Final = f"""(SELECT * EXCLUDE (in_trace, in_span) REPLACE (
-            CASE WHEN in_span IS NULL THEN operation ELSE '{semconv.OPERATION_INSIDE_A_CALL}' END AS operation,
-            {", ".join(f"CASE WHEN in_span IS NULL THEN {name} END AS {name}" for name in _OF_CALLS)})
+_ELSEWHERE = dict.fromkeys(("model", "policy_version", "input_tokens", "output_tokens", "prompt"), "NULL")
+_ELSEWHERE |= {"operation": f"'{semconv.OPERATION_INSIDE_A_CALL}'"}
+# Each column by its name: of `* REPLACE` DuckDB keeps no order, and a view's text would be another each time.
+_COLUMNS = ", ".join(
+    f"CASE WHEN in_span IS NULL THEN {name} ELSE {_ELSEWHERE[name]} END AS {name}" if name in _ELSEWHERE else name
+    for name in SPANS.columns
+)
+CALLS_ONCE: Final = f"""(SELECT {_COLUMNS}
         FROM span_records LEFT JOIN ({_INSIDE_A_CALL}) ON in_trace = trace_id AND in_span = span_id)"""  # noqa: S608
 """`span_records` in which what Anthropic's client recorded of a call beside another SDK is no call, as it is none
 of a trajectory (formats/sdks/messages_elsewhere.py)."""
