@@ -199,7 +199,8 @@ def _read_inputs(file: Path) -> list[dict[str, Any]]:
     try:
         lines = written_text(file).split("\n")
     except UnicodeDecodeError as error:
-        raise RolloutError(f"{file} is not a text file: {error}") from error
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise RolloutError(f"line {number} of {file} is no JSON object: {error}") from error
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
