@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from simulated_agent import Run, message, result
-from viewer_site import Viewer, serve_viewer
+from viewer_site import CHROMIUM, Viewer, serve_viewer
 
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
@@ -119,8 +119,7 @@ def main() -> None:
         store.append(big_run(given.spans))
         store.append(long_run(given.tokens))
     with sync_playwright() as playwright:
-        chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         with serve_viewer(root) as viewer:
             began = time.perf_counter()

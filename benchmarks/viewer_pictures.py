@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import shutil
 import struct
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import msgspec
 from playwright.sync_api import Page, expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from viewer_site import LISBON, OSLO, Viewer, capture, daemon_state, serve_viewer, steps, write_serving
+from viewer_site import CHROMIUM, LISBON, OSLO, Viewer, capture, daemon_state, serve_viewer, steps, write_serving
 
 from arttrace.records.policy import Consumed
 from arttrace.records.reward import Judgement, Reward, reward_clock
@@ -145,13 +144,12 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     options.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "images")
     out = options.parse_args().out
-    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if chromium is None:
+    if CHROMIUM is None:
         raise SystemExit("chromium is not installed (Debian: apt-get install chromium-headless-shell)")
     with tempfile.TemporaryDirectory() as directory:
         make_store(Path(directory))
         with serve_viewer(Path(directory)) as viewer, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             page = browser.new_page(
                 viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light", reduced_motion="reduce"
             )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from loading_process import load_by_printing
 from stored_runs import store_by_an_earlier_version
 
 from arttrace.collector import store_process
@@ -39,11 +38,7 @@ def test_the_process_says_it_while_it_opens_the_store(tmp_path: Path, monkeypatc
 def test_the_collector_says_it_and_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = msgspec.json.encode(Round(time.monotonic(), False, reading=TOLD)).decode()
-    program = f"import sys; print({line!r}, flush=True); sys.stdin.readline(); sys.stdin.readline()"
-    command = [sys.executable, "-c", program]
-    started = subprocess.Popen[bytes]
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **given: started(command, **given))
+    load_by_printing(monkeypatch, msgspec.json.encode(Round(time.monotonic(), False, reading=TOLD)).decode())
     with caplog.at_level(logging.WARNING, "arttrace"):
         supervisor = StoreSupervisor(DataDir(tmp_path), "token")
         deadline = time.monotonic() + 60

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from loading_process import load_by_printing
 from simulated_agent import research_run
 
 from arttrace.collector import store_process
@@ -72,11 +71,7 @@ def test_what_a_machine_prints_wherever_python_starts_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a `sitecustomize` does: the collector was never ready, and did not start the process again."""
-    line = msgspec.json.encode(Round(time.monotonic(), True)).decode()
-    program = f"import sys; print('Welcome!'); print({line!r}, flush=True); sys.stdin.readline(); sys.stdin.readline()"
-    command = [sys.executable, "-c", program]
-    started = subprocess.Popen[bytes]
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **given: started(command, **given))
+    load_by_printing(monkeypatch, "Welcome!", msgspec.json.encode(Round(time.monotonic(), True)).decode())
     with caplog.at_level(logging.WARNING, "arttrace"):
         supervisor = StoreSupervisor(DataDir(tmp_path), "token")
         deadline = time.monotonic() + 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -26,6 +27,8 @@ from arttrace.system.paths import DataDir
 from arttrace.views.web.app import create_app
 from arttrace.views.web.guard import login_link
 
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+"""The shell is Chromium without its windows, which opens a page in a quarter of the time."""
 PROGRAM = Path(__file__).with_name("travel_desk.py")
 KEY = "a key for tests"
 HOSTILE = "<script>window.ran=1</script><img src=x onerror='window.ran=1'>'\"><svg onload=window.ran=1>"

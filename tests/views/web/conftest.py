@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from viewer_site import Viewer, make_site, serve_viewer
+from viewer_site import CHROMIUM, Viewer, make_site, serve_viewer
 
-CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-"""The shell is Chromium without its windows, which opens a page in a quarter of the time."""
 WAIT_MS = 180_000
 expect.set_options(timeout=WAIT_MS)
 
