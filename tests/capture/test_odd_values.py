@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import openai
 import pytest
 from opentelemetry.trace import NoOpTracerProvider
+from pydantic import BaseModel
+from scripted_server import Reply, serve_script
 
 import arttrace
 from arttrace.capture.base import guard
@@ -237,3 +241,44 @@ def test_the_class_of_a_result_is_not_asked_for_what_it_does_not_define(spans: S
     [root] = spans()
     assert "the result" in root.attributes[semconv.ENTRY_RESULT]
     assert "__arttrace_account__" not in asked
+
+
+class Step(BaseModel):
+    text: str
+
+
+class DumpsItself(BaseModel):
+    def model_dump(self, *, mode: str = "python") -> dict[str, Any]:  # type: ignore[override]
+        return {"dumped": mode}
+
+
+@pytest.mark.parametrize("api", ["chat", "chat, streamed", "responses", "responses, streamed"])
+def test_what_the_client_has_parsed_is_recorded_without_pydantics_warnings(api: str, spans: Spans) -> None:
+    messages: Any = [{"role": "user", "content": "hi"}]
+
+    @arttrace.trajectory
+    def agent(client: openai.OpenAI) -> Any:
+        if api == "chat":
+            return client.chat.completions.parse(model="m", messages=messages, response_format=Step)
+        if api == "responses":
+            return client.responses.parse(model="m", input="hi", text_format=Step)
+        if api == "responses, streamed":
+            with client.responses.stream(model="m", input="hi", text_format=Step) as answer:
+                return list(answer)
+        with client.chat.completions.stream(model="m", messages=messages, response_format=Step) as stream:
+            return list(stream)
+
+    with serve_script(lambda _: Reply(text='{"text":"one"}')) as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent(openai.OpenAI(base_url=server.url, api_key="k"))
+    root = spans()[-1]
+    assert '"parsed":{"text":"one"}' in root.attributes[semconv.ENTRY_RESULT]
+
+
+def test_a_model_that_dumps_itself_is_recorded_as_it_says(spans: Spans) -> None:
+    @arttrace.trajectory
+    def agent() -> DumpsItself:
+        return DumpsItself()
+
+    agent()
+    assert spans()[-1].attributes[semconv.ENTRY_RESULT] == '{"dumped":"json"}'

@@ -31,8 +31,12 @@ def _fallback(value: Any) -> Any:
 
 
 def _fields(value: Any) -> Any:
-    dump = getattr(type(value), "model_dump", None)
-    return value.model_dump(mode="json") if callable(dump) else _describe(value)
+    if not callable(getattr(type(value), "model_dump", None)):
+        return _describe(value)
+    try:  # openai's models leave open what a parsed answer is: pydantic warns of each
+        return value.model_dump(mode="json", warnings=False)
+    except TypeError:  # the user's own, which may not take that
+        return value.model_dump(mode="json")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_fallback)
