@@ -36,7 +36,9 @@ from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
 from arttrace.capture.base import guard
-from arttrace.capture.patches.frameworks import langchain, langgraph, mcp, openai_agents, runs
+from arttrace.capture.patches.frameworks import mcp, openai_agents, runs
+from arttrace.capture.patches.frameworks.langchain import langgraph
+from arttrace.capture.patches.frameworks.langchain import tools as langchain
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from collector_process import collecting
+from scripted_server import Asked, Reply, serve_script
 from spool import finished_spans
 
 from arttrace.store import Store
@@ -118,3 +119,45 @@ def test_google_adk_sends_messages_in_log_records(settings: dict[str, str], tmp_
     assert (run.incomplete, run.unread, len(run.calls)) == ("", {}, 4)
     assert sorted(len(placed.call.messages) for placed in run.calls) == [2, 2, 4, 4]
     assert all(placed.call.choices[0].message.parts for placed in run.calls)
+
+
+def reacting(asked: Asked) -> Reply:
+    """A model that doubles, searches and finishes, in the fields of DSPy's prompts."""
+    instructions, so_far = (str(asked.request["messages"][at]["content"]) for at in (0, -1))
+    if "next_tool_name" not in instructions:
+        fields = {"reasoning": "It was doubled.", "answer": "It is 42."}
+    else:
+        steps = [("double", '{"number": 21}'), ("search", '{"text": "42"}'), ("finish", "{}")]
+        name, given = steps[so_far.count("## observation_")]
+        fields = {"next_thought": "Go on.", "next_tool_name": name, "next_tool_args": given}
+    return Reply("\n\n".join(f"[[ ## {name} ## ]]\n{value}" for name, value in fields.items()))
+
+
+@pytest.mark.full
+def test_the_tools_of_dspy_s_react_are_recorded(tmp_path: Path) -> None:
+    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
+    python = environments.environment(environments.Framework("DSPy", ("dspy",), "dspy"), folder)
+    with serve_script(reacting) as server:
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parents[1]),
+            "HOME": str(tmp_path),
+            "OPENAI_API_KEY": "sk-test-0123456789",
+            "OPENAI_API_BASE": server.url,
+            "OPENAI_BASE_URL": server.url,
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "ARTTRACE_DIR": str(tmp_path / "d"),
+            "ARTTRACE_RAISE": "1",
+        }
+        command = [str(python), str(HERE / "twice.py"), "react_dspy"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [["It is 42.", "It is 42."]] * 2
+    (run,) = build_trajectories(finished_spans(tmp_path / "d"))
+    assert (run.incomplete, len(run.calls)) == ("", 8)
+    ran = [(tool.name, tool.arguments, tool.result, tool.error, tool.inferred) for tool in run.tool_calls]
+    assert ran == 2 * [
+        ("double", '{"number":21}', "42", None, False),
+        ("search", '{"text":"42"}', None, "LookupError: nothing about 42", False),
+        ("finish", "{}", "Completed.", None, False),
+    ]
