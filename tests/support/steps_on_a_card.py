@@ -15,18 +15,24 @@ SCRATCH = Path(sys.argv[1])
 put_in(SCRATCH)  # before torch is imported
 
 import torch  # noqa: E402
+from recorded_runs import recorded_group  # noqa: E402
 from tiny_model import VOCABULARY, make_base_model  # noqa: E402
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
 from arttrace.records.sequence import TokenSequence  # noqa: E402
+from arttrace.store import Store  # noqa: E402
+from arttrace.system.paths import DataDir  # noqa: E402
+from trainer.commands.train.orders import OrderedTrainer, TrainOrder  # noqa: E402
 from trainer.learner import LearnerConfig, make_learner  # noqa: E402
 from trainer.learner.interface import Sample  # noqa: E402
+from trainer.learner.machine import card  # noqa: E402
 from trainer.learner.packed import attention  # noqa: E402
 from trainer.learner.packed.kernels import flex  # noqa: E402
 from trainer.offline.plan import OfflinePlan  # noqa: E402
 from trainer.offline.render import TrainingExample  # noqa: E402
 from trainer.offline.step import load_tokenizer  # noqa: E402
 from trainer.offline.train import OfflineLearner  # noqa: E402
+from trainer.policies.checkpoints import Checkpoints  # noqa: E402
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "in float32": ("qwen3", {"dtype": "float32", "gradient_checkpointing": False}),
@@ -89,6 +95,19 @@ def offline(base_model: Path, device: Any, method: Any) -> list[float]:
     return [OfflineLearner(base_model, config).train(plan, load_tokenizer(base_model)).loss]
 
 
+def by_order(base_model: Path, device: Any) -> list[float]:
+    """Of an order; a card is not named, but found."""
+    data = DataDir(base_model / f"by order on {device}")
+    card.has_driver = lambda: True
+    with Store.open(data, create=True) as store:
+        store.append([record for key in "ab" for record in recorded_group(key, (0.0, 1.0, 0.5))])
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        on = {"device": "cpu", "dtype": "bfloat16"} if device == "cpu" else {}
+        answer = trainer.fill(TrainOrder(1, {"lora_rank": 8, "max_logprob_difference": 900.0, **on}))
+    assert not answer.error, answer.error
+    return [answer.steps[0]["metrics"][name] for name in ("loss", "grad_norm", "entropy")]
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -100,6 +119,7 @@ def main() -> None:
         found[name] = [steps(base_model, device, settings, SCRATCH / name / device) for device in ("cpu", "cuda")]
     for method in ("sft", "dpo"):
         found[method] = [offline(SCRATCH / "by TRL", device, method) for device in ("cpu", "cuda")]
+    found["by order"] = [by_order(SCRATCH / "by TRL", device) for device in ("cpu", "cuda")]
     print(json.dumps(found))
 
 

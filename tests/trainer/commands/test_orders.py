@@ -216,6 +216,22 @@ def test_the_model_is_loaded_once_for_all_that_one_learner_can_do(
     assert list((checkpoints.directory / "tensorboard" / "policy").iterdir())
 
 
+def test_a_step_by_order_is_made_where_the_learner_is(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device was left open: it is chosen when the model is loaded, and stays chosen in every order."""
+    made: list[Any] = []
+    make = orders.make_learner
+    monkeypatch.setattr(orders, "make_learner", lambda *given: made.append(make(*given)) or made[-1])
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        for settings in (LOOSE, {**LOOSE, "learning_rate": 1e-3}):
+            config = parse_settings(settings).learner
+            assert config.device is None
+            assert trainer.prepare(config) is made[0]
+            assert made[0].config.device == next(made[0].model.parameters()).device.type
+
+
 def test_every_setting_of_the_command_is_known() -> None:
     elsewhere = {"dir", "policy", "base_model", "dry_run", "as_json", "orders", "help"}  # the backend's, or no setting
     daemons = {"daemon", "config_file", "print_config", "log_format"}

@@ -19,8 +19,8 @@ _HIDDEN_KEPT, _WIDE_KEPT = 24, 6
 """Values of a token that a layer keeps for its backward pass: times the hidden and the feed-forward size."""
 BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2}
 
-FITTED = ("dtype", "gradient_checkpointing", "lora_targets", "micro_batch_tokens")
-"""Fields of a LearnerConfig that `fitted` sets where they are left open."""
+FITTED = ("device", "dtype", "gradient_checkpointing", "lora_targets", "micro_batch_tokens")
+"""Fields of a LearnerConfig that are set where they are left open, the device by `placed`, the others by `fitted`."""
 
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
