@@ -83,6 +83,11 @@ _UNREAD: Final[tuple[tuple[_Found, str], ...]] = (
         "a form that is not known here. `arttrace show --raw` has what came.",
     ),
 )
+ON_NO_CALL: Final = (
+    "`arttrace doctor -- PROGRAM` says what is captured of a program. One that calls a model by itself, as Claude Code "
+    "does, is recorded by `arttrace run --policy`, and its sessions are read by `arttrace import`."
+)
+"""What helps where nothing is wrong with a run but that no model answered in it."""
 
 
 def on_incomplete(reasons: str) -> list[str]:

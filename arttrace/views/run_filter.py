@@ -76,6 +76,11 @@ def status(run: TrajectorySummary | Trajectory) -> str:
     return "failed" if run.error else "unread" if run.unread else "complete"
 
 
+def without_call(run: TrajectorySummary | Trajectory) -> bool:
+    """Whether nothing is wrong with a run but that no answer of a model was captured in it, as hardly anybody means."""
+    return not run.calls and status(run) == "complete"
+
+
 def is_group(text: str, run: TrajectorySummary) -> bool:
     """Whether `text` is the key of a run's group, or what is shown of it, cut as it may be."""
     shown = group_name(run.group, run.entry)

@@ -159,6 +159,9 @@ def _facts(
         fact("unread", Text(line, style="yellow"))
     for words in advice.on_unread(trajectory.unread):
         fact("", words)
+    if run_filter.without_call(trajectory):
+        fact("calls", Text("none: no answer of a model was captured, there is nothing to train on", style="yellow"))
+        fact("", advice.ON_NO_CALL)
     word = run_filter.status(trajectory)
     said = f"{word}: {trajectory.incomplete}" if trajectory.incomplete else word
     fact("status", Text(printable(said), style=_STATUS_STYLES[word]))

@@ -521,6 +521,7 @@ def test_a_directory_whose_name_is_no_utf_8_is_one_to_child_processes_and_the_la
     directory.mkdir()
     text = said(directory, server, "--", sys.executable, "-c", STARTS_ANOTHER)
     assert text.startswith("arttrace: 1 run and 0 model calls captured in ")
+    assert text.rstrip().endswith("; `arttrace doctor -- PROGRAM` says what is captured of a program")
     (trajectory,) = build_trajectories(read_spans(directory / "data"))
     assert {"outer", "inner"} <= {agent.name for agent in trajectory.agents}
     assert (DataDir(directory / "data").last_run() or "").startswith("1 run and 0 model calls captured in ")

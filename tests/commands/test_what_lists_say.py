@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from simulated_agent import Run, message, research_run
+from viewer_site import serve_viewer
 
 from arttrace.commands import cli
 from arttrace.commands.scoring import score
@@ -48,6 +50,23 @@ def test_the_status_of_a_run_is_the_same_in_the_list_and_by_itself(root: Path) -
     for id, status in listed.items():
         [line] = [line for line in run(root, "show", id).output.splitlines() if line.startswith("status ")]
         assert line.split()[1].rstrip(":") == status
+
+
+def test_a_run_in_which_no_model_answered_is_complete_and_named(root: Path) -> None:
+    silent = "no answer of a model was captured"
+    assert silent not in run(root, "ls").output
+    with Store.open(DataDir(root)) as store:
+        store.append(Run("silent").end(at=10))
+    listed = run(root, "ls").output
+    assert f"{silent} in 1 run\n`arttrace doctor -- PROGRAM`" in listed
+    shown = {id: run(root, "show", id).output for id in ("silent", "whole")}
+    assert f"calls       none: {silent}, there is nothing to train on" in shown["silent"]
+    assert silent not in shown["whole"]
+    with serve_viewer(root) as viewer, httpx.Client(base_url=viewer.url, follow_redirects=True) as client:
+        client.get(viewer.link)
+        pages = {id: client.get(f"/runs/{id}").text for id in ("silent", "whole")}
+    assert "No model call" in pages["silent"]
+    assert "No model call" not in pages["whole"]
 
 
 def test_errors_and_a_status_must_both_match(root: Path) -> None:

@@ -162,19 +162,9 @@ def examples_ran(folder: Path, stack: ExitStack) -> Site:
 
 def tickets(folder: Path, stack: ExitStack) -> Site:
     """Three runs, whose metadata name two tickets."""
-    site = _site(folder)
-    program = """
-import arttrace
-
-@arttrace.trajectory
-def answer(question: str) -> str:
-    arttrace.update(metadata={"ticket": question.split()[0]})
-    return "because"
-
-for question in ("A7 why?", "A7 why not?", "B2 how?"):
-    answer(question)
-"""
-    site.python("agent.py", program)
+    site = _site(folder, stack.enter_context(scripted_server.serve_script(lambda _asked: Reply("because"))).url)
+    agent = AGENT.replace("    said =", "    arttrace.update(metadata={'ticket': question.split()[0]})\n    said =")
+    site.python("agent.py", agent + "for question in ('A7 why?', 'A7 why not?', 'B2 how?'):\n    answer(question)\n")
     site.run("python", "agent.py")
     return site
 

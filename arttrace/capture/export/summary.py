@@ -108,7 +108,10 @@ class Tally(msgspec.Struct):
         if self.left_out:
             said.append(f"{quantity(self.left_out, 'run')} left out by sampling")
         left = {what: count - self.covered.get(what, 0) for what, count in sorted(self.passed.items())}
-        said += [f"not captured: {quantity(count, 'request')} to {what}" for what, count in left.items() if count > 0]
+        missed = [f"not captured: {quantity(count, 'request')} to {what}" for what, count in left.items() if count > 0]
+        said += missed
+        if self.runs and not self.calls and not missed:
+            said.append("`arttrace doctor -- PROGRAM` says what is captured of a program")
         unused = ", ".join(sorted(self.routes - self.used))
         return "; ".join([*said, *([f"no call matched the route {unused}"] if unused else [])])
 

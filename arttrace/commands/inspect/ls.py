@@ -15,6 +15,7 @@ from arttrace.collector.unread_requests import unread_requests_message, unread_s
 from arttrace.commands.shared.following import EVERY_S, show_live, watched_store
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import run_filters
+from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary, open_store
 from arttrace.store.access.client import NotUnderstood
@@ -96,7 +97,9 @@ def command(
     unread = Counter[str]()
     for summary in summaries:
         unread.update(summary.unread)
-    for line in (*terminal.unread_lines(unread), *advice.on_unread(unread), *two_scales_lines(summaries)):
+    silent = sum(map(run_filter.without_call, summaries))
+    calls = (f"no answer of a model was captured in {quantity(silent, 'run')}", advice.ON_NO_CALL) if silent else ()
+    for line in (*terminal.unread_lines(unread), *advice.on_unread(unread), *calls, *two_scales_lines(summaries)):
         console.print(line, style="yellow", markup=False)
     if len(found) > limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")

@@ -19,6 +19,7 @@ from arttrace.trajectories import sequences
 from arttrace.views.costs.prices import load_prices
 from arttrace.views.costs.usage import cost_of_run, cost_words
 from arttrace.views.langfuse.state import links
+from arttrace.views.run_filter import without_call
 from arttrace.views.web.addresses import escaped
 from arttrace.views.web.handlers.request_fields import integer, reader_of
 from arttrace.views.web.models.blocks import EntryBlock, blocks
@@ -247,6 +248,7 @@ def head(reader: StoreReader, summary: TrajectorySummary, tab: str, begun: Traje
     run = reader.trajectory(summary.id) if begun is None else begun
     late_in = late(reader.store, [summary]).get(summary.id, ())
     given, result = input_and_result(run)
+    entries = _entries(reader, summary.id) if begun is None else ()
     return {
         "section": "runs",
         "tab": tab,
@@ -260,7 +262,7 @@ def head(reader: StoreReader, summary: TrajectorySummary, tab: str, begun: Traje
         "error": "",
         "said": "",
         "agents": agent_rows(run),
-        "problems": problems(run, _entries(reader, summary.id) if begun is None else (), late_in),
+        "problems": problems(run, entries, late_in, silent=without_call(summary)),
         "given": given,
         "result": result,
         "token_words": token_words(summary),

@@ -60,8 +60,10 @@ class RewardRow(msgspec.Struct, frozen=True):
     undo: str
 
 
-def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence[str]) -> tuple[RunProblem, ...]:
-    """What is wrong, the worst first; empty when nothing is."""
+def problems(
+    run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence[str], *, silent: bool
+) -> tuple[RunProblem, ...]:
+    """What is wrong, the worst first; empty when nothing is. `silent`: that it is without a call is all that is."""
     found: list[RunProblem] = []
     broken = first_error(entries)
     if run.error:
@@ -84,6 +86,9 @@ def problems(run: Trajectory, entries: Sequence[TranscriptEntry], late: Sequence
     if run.http_lost:
         text = f"{quantity(run.http_lost, 'HTTP request')} begun that did not arrive. The run trains all the same."
         found.append(RunProblem("warn", "Requests missing", text))
+    if silent:
+        text = "No answer of a model was captured in this run: there is nothing to train on."
+        found.append(RunProblem("warn", "No model call", text, advice.ON_NO_CALL))
     if late:
         found.append(RunProblem("warn", "Late spans", came_late(late)))
     return tuple(found)
