@@ -27,6 +27,7 @@ from arttrace.capture.context.generators import (
     drive_coroutine,
     drive_generator,
     finish,
+    is_coroutine,
     leave,
     named_as,
 )
@@ -188,7 +189,8 @@ class ScopeDecorator:
                 inner = wrapped(*args, **kwargs)
                 if at_the_end():
                     return inner
-                return named_as(inner, drive(inner, lambda: start(wrapped, args, kwargs)))
+                drive_it = drive_coroutine if is_coroutine(inner) else drive
+                return named_as(inner, drive_it(inner, lambda: start(wrapped, args, kwargs)))
 
             return in_steps
 
@@ -204,7 +206,7 @@ class ScopeDecorator:
                 close(scope, error)
                 raise
             # Of a plain function that returns one of these the run ends when that does.
-            if inspect.iscoroutine(result):
+            if is_coroutine(result):
                 return named_as(result, drive_coroutine(result, AlreadyOpen(scope)))
             if makes_generator and inspect.isgenerator(result):
                 return named_as(result, drive_generator(result, AlreadyOpen(scope)))

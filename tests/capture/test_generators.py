@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import json
+import types
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
@@ -93,6 +94,39 @@ def test_between_the_steps_of_a_generator_its_scope_is_not_current(spans: Spans)
     assert len(set(map(id, inside))) == 1
     roots = [span for span in spans() if span.parent_span_id is None]
     assert len(roots) == 3
+
+
+def last_word() -> Iterator[int]:
+    try:
+        yield 1
+    except GeneratorExit:
+        return "last word"  # what `close` returns from Python 3.13 on
+
+
+@pytest.mark.parametrize("decorator", [arttrace.trajectory, arttrace.no_capture()])
+def test_what_a_generator_returns_where_it_is_closed_is_what_close_returns(decorator: Any, spans: Spans) -> None:
+    bare: Any = last_word()
+    generator: Any = decorator(last_word)()
+    assert (next(bare), next(generator)) == (1, 1)
+    assert generator.close() == bare.close()
+    assert [span.attributes[semconv.INTERRUPTED] for span in spans()] == ["closed"] * (decorator is arttrace.trajectory)
+
+
+@types.coroutine
+def of_a_generator(steps: int) -> Any:
+    for _ in range(steps):
+        yield from asyncio.sleep(0).__await__()
+    return [steps, current_flow().scope is None, current_flow().muted]
+
+
+@pytest.mark.parametrize("wrapped", [of_a_generator, plain(of_a_generator)])
+def test_a_coroutine_that_is_a_generator_is_awaited_as_before(wrapped: Any, spans: Spans) -> None:
+    async def main() -> list[Any]:
+        return [await wrapped(2), await arttrace.trajectory(wrapped)(2), await arttrace.no_capture()(wrapped)(2)]
+
+    assert asyncio.run(main()) == [[2, True, False], [2, False, False], [2, True, True]]
+    (span,) = spans()
+    assert json.loads(span.attributes[semconv.ENTRY_RESULT]) == [2, False, False]
 
 
 def test_a_generator_left_early_is_closed_and_marked(spans: Spans) -> None:

@@ -226,7 +226,7 @@ SHELLS = {
     "context.position": "Position.reward",
     "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope._content recorded_answer",
     "context.generators": "ScopeStep.__init__ ScopeStep.__enter__ ScopeStep.__exit__ leave close finish named_as "
-    "AlreadyOpen.__init__ AlreadyOpen.__call__ AlreadyOpen.__del__ Unawaited.__init__ Unawaited.begin "
+    "is_coroutine AlreadyOpen.__init__ AlreadyOpen.__call__ AlreadyOpen.__del__ Unawaited.__init__ Unawaited.begin "
     "Unawaited.__del__ drive_coroutine _driven drive_generator drive_async_generator _Yielded.__init__ _Yielded.add "
     "_Yielded.result",
     "patches.model_clients": "_begin",

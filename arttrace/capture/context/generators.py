@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import reduce
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 import wrapt
@@ -204,6 +205,11 @@ def drive_coroutine(inner: Coroutine[Any, Any, Any], start: Callable[[], Current
     return _driven(Unawaited(inner), start)
 
 
+def is_coroutine(value: Any) -> bool:
+    """Whether it is awaited rather than iterated: a coroutine, or a generator of what `types.coroutine` decorates."""
+    return inspect.iscoroutine(value) or (inspect.isgenerator(value) and inspect.isawaitable(value))
+
+
 def is_driven(awaitable: Any) -> bool:
     """Whether it is a coroutine that `drive_coroutine` has made."""
     return getattr(awaitable, "cr_code", None) is _driven.__code__
@@ -274,12 +280,15 @@ def drive_generator(
                 yielded.add(item)
             try:
                 sent = yield item
-            except GeneratorExit:
+            except GeneratorExit as closing:
                 if at_the_end():
                     raise
                 with ScopeStep(scope):
-                    inner.close()
-                raise
+                    returned = cast("Any", inner).close()  # None before Python 3.13
+                if returned is None:
+                    raise
+                close(scope, closing if library is None else library.ended_by(closing))
+                return returned
             except BaseException as thrown:  # noqa: BLE001  it goes on into the user's generator
                 step = _bind(inner.throw, thrown)
             else:

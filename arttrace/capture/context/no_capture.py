@@ -15,6 +15,7 @@ from arttrace.capture.context.generators import (
     drive_async_generator,
     drive_coroutine,
     drive_generator,
+    is_coroutine,
     named_as,
 )
 
@@ -65,7 +66,7 @@ def _muted(fn: Any) -> Any:
 def _call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with ScopeStep(_MUTED):
         result = wrapped(*args, **kwargs)
-    if inspect.iscoroutine(result):
+    if is_coroutine(result):
         return named_as(result, drive_coroutine(result, lambda: _MUTED))
     if inspect.isgenerator(result) and inspect.isgeneratorfunction(inspect.unwrap(wrapped)):
         return named_as(result, drive_generator(result, lambda: _MUTED))
