@@ -28,6 +28,10 @@ _INCOMPLETE: Final[tuple[tuple[_Found, str], ...]] = (
         "It was begun, and of its end nothing is known: it still runs, or its process died.",
     ),
     (
+        re.compile("interrupted: .*(session missing|in other files)").search,
+        "The file that it was read from has only a part of it. `arttrace import` does not join files.",
+    ),
+    (
         re.compile("interrupted").search,
         "The entry point was left before it ended: cancelled, or its generator was closed.",
     ),

@@ -15,6 +15,7 @@ from system_files import CODEX, ROOT, SESSION, SWE, TIME, event, line, lines, re
 from arttrace.commands import cli
 from arttrace.formats.files.items import ItemFile
 from arttrace.records.message import ToolResultPart
+from arttrace.trajectories import advice
 
 ASKED = [{"role": "user", "content": "hi"}]
 CALL = {
@@ -107,6 +108,29 @@ def test_what_no_record_holds_is_counted(item: dict[str, Any], left_out: dict[st
     found, runs = read(lines(item))
     assert found.left_out == left_out
     assert len(runs) == 1
+
+
+def test_an_atif_run_whose_other_parts_are_in_other_files_is_incomplete() -> None:
+    alone, asks = ATIF["steps"]
+    [result] = asks["observation"]["results"]
+    by_path = [{"session_id": "s", "trajectory_path": f"sub-{at}.json"} for at in (1, 2)]  # before version 1.7
+    twice = {**asks, "observation": {"results": [{**result, "subagent_trajectory_ref": by_path}]}}
+    documents: list[dict[str, Any]] = [
+        {**ATIF, "steps": [alone, {"step_id": 2, "source": "agent", "message": "Gone."}]},
+        {**ATIF, "continued_trajectory_ref": "trajectory.cont-1.json"},
+        {**ATIF, "steps": [alone, twice]},
+        {**ATIF, "subagent_trajectories": [{**ATIF, "trajectory_id": "other", "steps": [alone]}]},
+    ]
+    found, runs = read(lines(*documents))
+    assert sorted(run.incomplete for run in runs) == [
+        "",
+        "",
+        "interrupted: 1 sub-agent and its continuation in other files",
+        "interrupted: 2 sub-agents in other files",
+    ]
+    assert found.left_out == {"sub-agents in other files": 3, "continuations in other files": 1}
+    [advised] = advice.on_incomplete(max(run.incomplete for run in runs))
+    assert "does not join files" in advised
 
 
 def test_it_is_reported(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.values.lenient_json import json_object, json_objects, read_json
 from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
+from arttrace.records.values.units import quantity
 from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "atif trajectories"
@@ -42,16 +43,16 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     yield from documents.document(item, None)
     embedded = [one for one in item.get("subagent_trajectories") or [] if isinstance(one, dict)]
     spawned = {
-        ref.get("trajectory_id"): result.get("source_call_id")
+        _referred(ref): result.get("source_call_id")
         for one in (item, *embedded)
         for step in json_objects(one.get("steps"))
         for result in json_objects(json_object(step.get("observation")).get("results"))
         for ref in json_objects(result.get("subagent_trajectory_ref"))
     }
-    there = {one.get("trajectory_id") for one in embedded}
-    yield from (LeftOutItem("sub-agents in other files") for id in spawned if id not in there)
-    if item.get("continued_trajectory_ref"):
-        yield LeftOutItem("continuations in other files")
+    elsewhere = len(spawned.keys() - {one.get("trajectory_id") for one in embedded})
+    goes_on = bool(item.get("continued_trajectory_ref"))
+    yield from [LeftOutItem("sub-agents in other files")] * elsewhere
+    yield from [LeftOutItem("continuations in other files")] * goes_on
     spans = {str(own.get("agent_id")): run.root_id}
     for one in embedded:
         who = _own(one)
@@ -63,7 +64,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
                 agent_id,
                 name,
                 parent=spans.get(str(who.get("parent_agent_id"))),
-                spawned_by=who.get("spawned_by") or spawned.get(one.get("trajectory_id")),
+                spawned_by=who.get("spawned_by") or spawned.get(str(one.get("trajectory_id"))),
                 start_ns=min(times, default=None),
             )
             yield from made
@@ -84,6 +85,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
             semconv.GROUP: own.get("group"),
             semconv.TAGS: own.get("tags"),
             semconv.ENTRY_ARGUMENTS: text_of(own.get("arguments")),
+            semconv.INTERRUPTED: _missing(elsewhere, goes_on),
         },
     )
     for given in json_objects(own.get("rewards")):
@@ -93,6 +95,18 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
             whose = spans.get(str(given.get("agent_id"))) if given.get("agent_id") else None
             name, reward_id = str(given.get("name", "reward")), str(given.get("id") or f"{run.id}:{given.get('name')}")
             yield Reward(id=reward_id, trajectory_id=run.id, value=value, name=name, agent_id=whose, **fields)
+
+
+def _referred(ref: dict[str, Any]) -> str:
+    """What a reference to a sub-agent names: the id of one that is embedded, or, before version 1.7, its file."""
+    return str(ref.get("trajectory_id") or ref.get("trajectory_path") or ref.get("session_id"))
+
+
+def _missing(sub_agents: int, goes_on: bool) -> str | None:
+    """What of a run stands in other files, so that it is not complete."""
+    parts = [quantity(sub_agents, "sub-agent")] if sub_agents else []
+    parts += ["its continuation"] if goes_on else []
+    return f"{' and '.join(parts)} in other files" if parts else None
 
 
 class _Told:
