@@ -11,7 +11,7 @@ from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_r
 from arttrace.rewards.selection import not_judged
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
-from trainer.grpo.selection import why_not
+from trainer.grpo.selection import has_tokens_of, why_not
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def look(
     for key, found in members.items():
         runs = _on_one_scale(found, terms)
         left_out[NotTrained.REWARDED_OTHERWISE] += len(found) - len(runs)
-        if not any(_trainable(one, terms.policy) for one in runs):
+        if not any(has_tokens_of(one, terms.policy) for one in runs):
             left_out[NotTrained.NO_TOKENS_OF_POLICY] += len(runs)
         elif key in terms.paused:
             paused += 1
@@ -80,7 +80,3 @@ def _on_one_scale(runs: list[TrajectorySummary], terms: ReadyTerms) -> list[Traj
     for one in runs:
         (judged if is_judged(one) or not (terms.rewarded or not_judged(one)) else by_code).append(one)
     return judged if judged_part_counts(len(judged), len(by_code)) else by_code
-
-
-def _trainable(one: TrajectorySummary, policy: str) -> bool:
-    return one.trained_tokens > 0 and any(version.rpartition("@")[0] == policy for version in one.policy_versions)

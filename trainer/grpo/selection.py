@@ -108,6 +108,13 @@ def why_not(
     return None
 
 
+def has_tokens_of(summary: TrajectorySummary, policy: str) -> bool:
+    """Whether the run has tokens to train on, and `policy` answered in it."""
+    return summary.trained_tokens > 0 and any(
+        version.rpartition("@")[0] == policy for version in summary.policy_versions
+    )
+
+
 def staleness(run: ComparableRun, step: int, policy: str | None = None) -> int:
     """How many steps before `step` the oldest version of `policy` (None: of any) that answered in it was made; 0 when
     none did."""

@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from itertools import islice
 
 from arttrace.records.group import Group
+from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
-from trainer.grpo.selection import Chosen, Selection, choose
+from trainer.grpo.selection import Chosen, Selection, choose, has_tokens_of
 from trainer.policies.checkpoints import Checkpoints
 
 
 def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Selection:
-    """The groups of the store that the policy's next step can compare."""
+    """The groups of the store that the policy's next step can compare. Those without a token of the policy are left
+    out, unless there are no others: then the step says what their calls lack."""
+    policy = checkpoints.policy
     consumed = checkpoints.consumed_ids("grpo")  # a dry run has recorded nothing
-    found = store.summaries(unconsumed_by=checkpoints.policy, method="grpo")
-    fresh = (one for one in found if one.id not in consumed)
-    return choose(fresh, policy=checkpoints.policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+    found = store.summaries(unconsumed_by=policy, method="grpo")
+    fresh = {one.id: one for one in found if one.id not in consumed}
+    choice = choose(fresh.values(), policy=policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+    own = tuple(one for one in choice.groups if any(has_tokens_of(fresh[id], policy) for id in one.counted))
+    if len(own) in (0, len(choice.groups)):
+        return choice
+    foreign = sum(len(one.counted) for one in choice.groups if one not in own)
+    return Selection(own, choice.left_out | {NotTrained.NO_TOKENS_OF_POLICY: foreign})
 
 
 def share_out(groups: Sequence[Chosen], steps: int, max_staleness: int | None) -> tuple[list[Sequence[Chosen]], str]:
