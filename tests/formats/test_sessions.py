@@ -158,6 +158,45 @@ def test_what_a_sub_agent_inherited_is_context() -> None:
     assert said(run) == [(["You code.", "First.", "One.", "Count."], "Two.")]
 
 
+def at(second: int, *copied: dict[str, Any]) -> list[dict[str, Any]]:
+    """Lines as a fork writes them again: at once."""
+    return [{**one, "timestamp": f"2026-03-01T10:00:{second}.{place:03}Z"} for place, one in enumerate(copied)]
+
+
+def forked(id: str, **more: Any) -> dict[str, Any]:
+    return event(0, "session_meta", id=id, base_instructions={"text": "You code."}, **more)
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_what_an_older_fork_repeats_is_context(says_so: bool) -> None:
+    """Its lines have the time of the fork, and the lines of those above it stand among them."""
+    first = [*begun(), *asked(1, "First."), spoken(2, "assistant", "One.")]
+    own = forked("c-2", **({"forked_from_id": "c-1"} if says_so else {}))
+    copied = at(30, own, *first, forked("c-0"))
+    more = [
+        *asked(33, "Otherwise."),
+        spoken(39, "assistant", "Two."),
+        *asked(39, "Again."),
+        spoken(39, "assistant", "3"),
+    ]
+    records = [*read_file(lines(*first), "one").records, *read_file(lines(*copied, *more), "two").records]
+    runs = {run.metadata["session"]: run for run in runs_of(records)}
+    assert said(runs["c-1"]) == [(["You code.", "First."], "One.")]
+    assert said(runs["c-2"]) == [
+        (["You code.", "First.", "One.", "Otherwise."], "Two."),
+        (["You code.", "First.", "One.", "Otherwise.", "Two.", "Again."], "3"),
+    ]
+    assert [run.incomplete for run in runs.values()] == ["", ""]
+    found = read_file(lines(*copied, *first), "three")
+    assert found.left_out == {"sessions that only repeat another": 1}
+    assert [run.metadata["session"] for run in runs_of(found.records)] == ["c-1"]
+
+
+def test_a_session_in_which_no_line_is_a_second_later_is_no_copy() -> None:
+    _, [run] = read(lines(*at(30, *begun(), *asked(1, "First."), spoken(2, "assistant", "One."))))
+    assert said(run) == [(["You code.", "First."], "One.")]
+
+
 def test_what_a_branched_session_copied_is_context() -> None:
     """As of `/branch` in Claude Code: the answers are those of the session that it left."""
     copied = [{**one, "sessionId": "s-2", "forkedFrom": {"sessionId": "s-1", "messageUuid": one["uuid"]}}

@@ -6,7 +6,8 @@ word of the user, is one call. Reasoning is kept as its summary where there is o
 the service did itself (a search of the web, an image) stands in the answer as it came. Turns that the user took back
 stand in the file and in no later prompt. What another agent said to this one is a user's message here: some versions
 write it as the assistant's. A file that goes on from another (`history_base`) is a run of its own, which lacks its
-beginning; what a sub-agent's file has of its parent is context.
+beginning; what the file of a sub-agent, or of a fork, has of its parent is context. Older versions mark no end of what
+they copied: its lines have the time of the copy, so that it ends where a line is a second later than the one before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.imported_run import ImportedRun, hashed, lacks
+from arttrace.formats.imported_run import SECOND, ImportedRun, hashed, lacks
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
@@ -54,6 +55,8 @@ class CodexSessions:
                 yield LeftOutItem(f"lines of type {item['type'][:40]}")
             return
         if item["type"] == "session_meta" and any(line["type"] == "response_item" for line in self._lines):
+            if _copied([*self._lines, item]) > len(self._lines):  # of one further up
+                return
             yield from self.finish()
         self._lines.append(item)
 
@@ -63,12 +66,35 @@ class CodexSessions:
         unread, self._unread = self._unread, 0
         if lines:
             self.count += 1
-            yield from _Session(lines, unread).records()
+            copied = _copied(lines)
+            if copied == len(lines):
+                yield LeftOutItem("sessions that only repeat another")
+            else:
+                yield from _Session(lines, unread, copied).records()
+
+
+def _copied(lines: list[dict[str, Any]]) -> int:
+    """How many of a session's first lines are copies of another's: all of them where it has none of its own."""
+    until = next((place for place, line in enumerate(lines) if line["type"] == "response_item"), len(lines))
+    metas = [line["payload"] for line in lines[:until] if line["type"] == "session_meta"]
+    if not metas or metas[0].keys() & {"history_base", "subagent_history_start_ordinal"}:
+        return 0
+    if not metas[0].get("forked_from_id") and len({text_of(meta.get("id")) for meta in metas}) == 1:
+        return 0
+    before: int | None = None
+    for place, line in enumerate(lines):
+        at = time_ns(line.get("timestamp"))
+        if at is not None:
+            if before is not None and not 0 <= at - before <= SECOND:
+                return place
+            before = at
+    return 0 if before is None else len(lines)
 
 
 class _Session:
-    def __init__(self, lines: list[dict[str, Any]], unread: int) -> None:
+    def __init__(self, lines: list[dict[str, Any]], unread: int, copied: int) -> None:
         self._lines = lines
+        self._copied = copied
         meta: dict[str, Any] = next((line["payload"] for line in lines if line["type"] == "session_meta"), {})
         self._meta = meta
         self._id = meta["id"] if isinstance(meta.get("id"), str) else hashed(32, lines)
@@ -95,10 +121,10 @@ class _Session:
             instructions = instructions.get("text")
         if isinstance(instructions, str) and instructions:
             self._history.append({"role": "system", "content": instructions})
-        for line in self._lines:
+        for place, line in enumerate(self._lines):
             payload, at = line["payload"], time_ns(line.get("timestamp"))
             ordinal = line.get("ordinal")
-            self._is_own = not isinstance(ordinal, int) or ordinal >= self._own_from
+            self._is_own = place >= self._copied and (not isinstance(ordinal, int) or ordinal >= self._own_from)
             if line["type"] == "turn_context" and isinstance(payload.get("model"), str):
                 self._model = payload["model"]
             elif line["type"] == "event_msg":
