@@ -13,7 +13,7 @@ from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.records.values.equal_rewards import are_equal
 from arttrace.trajectories import sequences
 from trainer.grpo.advantages import STD_FLOOR, Scale, group_advantages, is_floored, standard_deviation
-from trainer.grpo.selection import compared, staleness
+from trainer.grpo.selection import answered, compared, staleness
 from trainer.learner.interface import Sample
 
 
@@ -23,18 +23,20 @@ class TrainingBatch:
 
     `samples` holds one entry per trajectory with trainable tokens. `consumed` names every trajectory whose reward
     entered an advantage. `left_out` counts trajectories by the reason they were dropped (one that is alone in its
-    group needs company before a reward), `quarantined` calls by the reason their tokens are not trained. Rewards are
-    those of the consumed trajectories, group by group, and by an agent's name those that were given to it by itself;
-    `staleness` is that of the samples' trajectories, in steps before version `step`, which
-    the batch was made for. `equal_groups` are those whose rewards are all equal, their agents' own too: they teach
-    nothing, and stay in the normaliser. `floored_groups` are those whose rewards, or an agent's, differ by less than
-    the floor under their standard deviation.
+    group needs company before a reward), `quarantined` calls by the reason their tokens are not trained. `rewards` are
+    those of the consumed trajectories, group by group. `policy_rewards` are those of the consumed trajectories that the
+    policy answered in, `agent_rewards` what was given in these to agents by themselves, by their names; `staleness` is
+    that of the samples' trajectories, in steps before version `step`, which the batch was made for. `equal_groups` are
+    those whose rewards are all equal, their agents' own too: they teach nothing, and stay in the normaliser.
+    `floored_groups` are those whose rewards, or an agent's, differ by less than the floor under their standard
+    deviation.
     """
 
     step: int = 0
     samples: tuple[Sample, ...] = ()
     consumed: tuple[Consumed, ...] = ()
     rewards: tuple[tuple[float, ...], ...] = ()
+    policy_rewards: tuple[float, ...] = ()
     agent_rewards: dict[str, tuple[float, ...]] = field(default_factory=dict)
     staleness: tuple[int, ...] = ()
     equal_groups: int = 0
@@ -46,9 +48,8 @@ class TrainingBatch:
 
     @property
     def reward_mean(self) -> float:
-        """Mean reward over all consumed trajectories; 0.0 when there are none."""
-        values = [value for group in self.rewards for value in group]
-        return sum(values) / len(values) if values else 0.0
+        """Mean reward of the trajectories that the policy answered in; 0.0 when there are none."""
+        return sum(self.policy_rewards) / len(self.policy_rewards) if self.policy_rewards else 0.0
 
     @property
     def reward_spread(self) -> float:
@@ -83,13 +84,14 @@ def make_batch(
     rewards = [tuple(reward for _, reward in scored) for scored in chosen]
     by_role = [_agent_rewards([trajectory for trajectory, _ in scored]) for scored in chosen]
     scaling = _Scaling(scale, std_floor, rewards, by_role)
+    own = [(run, reward) for scored in chosen for run, reward in scored if answered(run, policy)]
     samples: list[Sample] = []
     consumed: list[Consumed] = []
     ages: list[int] = []
     quarantined: Counter[str] = Counter()
     equal = floored = captured = trained = 0
     for scored, values, roles in zip(chosen, rewards, by_role, strict=True):
-        own = scaling.of_agents(roles)
+        of_agents = scaling.of_agents(roles)
         equal += are_equal(values) and not _differ(roles)
         floored += scaling.is_floored(values, roles)
         for (trajectory, _), advantage in zip(scored, scaling.of_trajectories(values), strict=True):
@@ -102,13 +104,14 @@ def make_batch(
                 continue
             ages.append(staleness(trajectory, step, policy))
             trained += report.trained_tokens
-            samples.append(Sample(found, advantage, own.get(trajectory.id, {})))
+            samples.append(Sample(found, advantage, of_agents.get(trajectory.id, {})))
     return TrainingBatch(
         step=step,
         samples=tuple(samples),
         consumed=tuple(consumed),
         rewards=tuple(rewards),
-        agent_rewards=_by_name([trajectory for scored in chosen for trajectory, _ in scored]),
+        policy_rewards=tuple(reward for _, reward in own),
+        agent_rewards=_by_name([trajectory for trajectory, _ in own]),
         staleness=tuple(ages),
         equal_groups=equal,
         floored_groups=floored,

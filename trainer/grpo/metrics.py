@@ -1,7 +1,7 @@
 """Metrics: the plain numbers that a step leaves behind, by name; pure arithmetic on what the step saw.
 
-Rewards and advantages are those of the consumed trajectories, tokens those that this policy sampled, cost is in US
-dollars, staleness in steps, seconds end in `_s`.
+Rewards are those of the consumed trajectories, means over a step those of the ones that this policy answered in; tokens
+are those that it sampled, cost is in US dollars, staleness in steps, seconds end in `_s`.
 """
 
 from __future__ import annotations

@@ -108,11 +108,14 @@ def why_not(
     return None
 
 
+def answered(run: ComparableRun, policy: str | None) -> bool:
+    """Whether a version of `policy` (None: any) answered in the run."""
+    return any(policy in (None, version.rpartition("@")[0]) for version in run.policy_versions)
+
+
 def has_tokens_of(summary: TrajectorySummary, policy: str) -> bool:
     """Whether the run has tokens to train on, and `policy` answered in it."""
-    return summary.trained_tokens > 0 and any(
-        version.rpartition("@")[0] == policy for version in summary.policy_versions
-    )
+    return summary.trained_tokens > 0 and answered(summary, policy)
 
 
 def staleness(run: ComparableRun, step: int, policy: str | None = None) -> int:

@@ -155,6 +155,21 @@ def test_what_another_policy_or_an_unknown_one_sampled_is_context() -> None:
     assert batch.captured_tokens > batch.trained_tokens
 
 
+def test_the_reward_of_a_step_is_that_of_runs_which_the_policy_answered() -> None:
+    """A rollout's group holds the recorded run of another model: the policy's are compared with it."""
+
+    def run(id: str, policy: str) -> list[SpanRow]:
+        made = Run(id, scenario="s")
+        made.chat("m", [message("user", "a")], message("assistant", id), at=1, policy=f"{policy}@3")
+        return made.end()
+
+    runs = {"a": run("a", "policy"), "b": run("b", "policy"), "recorded": run("recorded", "teacher")}
+    batch = make_batch(groups_of(runs, {"a": 0.0, "b": 0.5, "recorded": 1.0}), policy="policy")
+    assert [sample.advantage for sample in batch.samples] == [-0.5, 0.0]
+    numbers = step_numbers(batch, StepMetrics(trajectories=2))
+    assert (numbers["reward_mean"], numbers["reward_spread"], numbers["reward_group_mean_max"]) == (0.25, 1.0, 0.5)
+
+
 def test_what_to_do_about_runs_of_another_policy_alone() -> None:
     groups = groups_of({i: research_run(i, scenario="s") for i in "ab"}, {"a": 1.0, "b": 0.0})
     with pytest.raises(TrainingError, match="sampled by another policy") as shown:
