@@ -117,6 +117,9 @@ def test_marks_and_ends_of_lines_and_packing_change_nothing(data: bytes) -> None
         (b'{"next_cursor":"c","data":[' + ONE + b"]}", 1, "one page of an answer that has more"),
         (b'{"data":[' + ONE + b'],"meta":{"page":1,"totalPages":3}}', 1, "one page of an answer that has more"),
         (b'{"data":[' + ONE + b'],"meta":{"cursor":"c"}}', 1, "one page of an answer that has more"),
+        (b'{"data":[' + ONE + b'],"schema":{},"cursor":"c"}', 1, "one page of an answer that has more"),
+        (b'{"events":[' + ONE + b'],"cursor":"c"}', 1, "one page of an answer that has more"),
+        (b'{"runs":[' + ONE + b'],"cursors":{"next":"c"}}', 1, "one page of an answer that has more"),
     ],
 )
 def test_what_stands_before_the_damage_is_read_and_the_rest_is_named(data: bytes, count: int, said: str) -> None:
@@ -125,6 +128,19 @@ def test_what_stands_before_the_damage_is_read_and_the_rest_is_named(data: bytes
     assert found.refused == 1
     [reason] = found.reasons
     assert re.search(said, reason), reason
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"events":[%s],"cursor":null}',
+        b'{"events":[%s]}',
+        b'{"runs":[%s],"cursors":{"next":null},"parsed_query":null}',
+    ],
+)
+def test_the_last_page_of_an_answer_is_read_whole(data: bytes) -> None:
+    found = read_file(data.replace(b"%s", ONE + b"," + TWO), "x")
+    assert (found.kinds, found.refused) == ({"conversations": 2}, 0)
 
 
 def mostly_spaces() -> bytes:

@@ -12,10 +12,10 @@ from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO, Protocol, cast
 
 from arttrace.formats.files.checked_file import CheckedFile
+from arttrace.formats.files.pages import page_items
 from arttrace.formats.files.unpacked import Unpacked, Unreadable, packing_of
-from arttrace.records.values.lenient_json import bounded_integer, json_object, read_json, well_formed
+from arttrace.records.values.lenient_json import bounded_integer, read_json, well_formed
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.trajectories.decoding.attribute_values import finite
 
 Item = tuple[str, Any]
 """Where it stands (`line 3`), and what it is: a JSON value, or the error that reading it raised."""
@@ -25,7 +25,6 @@ _TOO_LONG = f"it has over {MAX_ITEM_BYTES >> 20} MiB"
 _AT_ONCE = 16 << 20
 """Files up to this size are read whole."""
 _PIECE = 1 << 20
-_BESIDE = frozenset({"custom_id", "strings"})
 _UTF8_MARK = b"\xef\xbb\xbf"
 _HEAD = 4096
 _NO_JSON = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -149,29 +148,13 @@ def _stream(begun: bytes, file: _Pieces, behind: _Behind) -> Iterator[Item]:
 
 def _items(document: Any, behind: _Behind) -> Iterator[Item]:
     """A document's items."""
-    items, has_more = _page(document)
+    items, has_more = page_items(document)
     behind.of = len(items)
     for number, item in enumerate(items, 1):
         behind.size = number
         yield f"item {number}", item
     if has_more:
         yield _next_page(f"item {len(items)}")
-
-
-def _page(document: Any) -> tuple[list[Any], bool]:
-    """The items of a list, or of a page of an API's answer and whether there is a next one, or the document itself: a
-    line of a batch, or ART's compact form, whose data are read with what stands beside them."""
-    has_more = False
-    if isinstance(document, dict) and isinstance(document.get("data"), list) and not _BESIDE & document.keys():
-        has_more = document.get("has_more") is True or bool(document.get("next_cursor") or _of_langfuse(document))
-        document = document["data"]
-    return document if isinstance(document, list) else [document], has_more
-
-
-def _of_langfuse(page: dict[str, Any]) -> bool:
-    """Whether a page of Langfuse's API says that there is a next one."""
-    meta = json_object(page.get("meta"))
-    return bool(meta.get("cursor")) or (finite(meta.get("page")) or 0) < (finite(meta.get("totalPages")) or 0)
 
 
 def _next_page(last: str) -> Item:
@@ -270,7 +253,7 @@ def _documents(text: _FileText) -> Iterator[Item]:
             yield place, ValueError(f"{said}; fix it or take it out, and import the file again")
             text.skip_lines_to(mark if mark == '"' else "{")
             continue
-        found, has_more = _page(document)
+        found, has_more = page_items(document)
         is_page = found and found[0] is not document
         yield from ((f"{place}, item {at}" if is_page else place, item) for at, item in enumerate(found, 1))
         next_page = _next_page(place) if has_more else None
