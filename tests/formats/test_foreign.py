@@ -10,6 +10,8 @@ import pytest
 
 from arttrace.formats.imported_files import read_file
 from arttrace.formats.sdks.conventions import normalise
+from arttrace.formats.sdks.langfuse import names
+from arttrace.formats.sdks.langfuse_live import formed
 from arttrace.records import semconv
 from arttrace.records.message import message_hash
 from arttrace.records.record import Record
@@ -247,6 +249,40 @@ def test_the_keys_of_a_langfuse_export_stay_in_their_order(tmp_path: Path) -> No
     assert (said.arguments, tool.arguments, tool.result) == (written, written, written)
     assert json.dumps(run.arguments) == json.dumps(arguments)
     assert json.dumps(placed.call.tools[0]["function"]["parameters"]) == json.dumps(function["parameters"])
+
+
+def test_the_level_and_message_of_an_observation_of_langfuse_are_kept() -> None:
+    """Of one that failed they are the span's own. Pushed on, they are what they were."""
+    said = {
+        "fine": {"level": "DEFAULT", "statusMessage": None},
+        "odd": {"level": "WARNING", "statusMessage": "a retry"},
+        "told": {"level": "DEFAULT", "statusMessage": "from the cache"},
+        "broken": {"level": "ERROR", "statusMessage": "no"},
+    }
+    items = [
+        {
+            "traceId": "1" * 32,
+            "id": str(at) * 16,
+            "type": "SPAN",
+            "name": name,
+            "startTime": "2026-11-21T12:00:00Z",
+            **more,
+        }
+        for at, (name, more) in enumerate(said.items(), 1)
+    ]
+    spans = [one for one in read_file(json.dumps(items).encode(), "x").records if isinstance(one, SpanRow)]
+    kept = {span.name: (span.status_code, span.status_message, levels(span)) for span in spans}
+    assert kept == {
+        "fine": (0, "", (None, None)),
+        "odd": (0, "", ("WARNING", "a retry")),
+        "told": (0, "", (None, "from the cache")),
+        "broken": (2, "no", (None, None)),
+    }
+    assert {span.name: levels(formed(span)) for span in spans} == {name: has for name, (*_, has) in kept.items()}
+
+
+def levels(span: SpanRow) -> tuple[Any, Any]:
+    return span.attributes.get(names.LEVEL), span.attributes.get(names.STATUS_MESSAGE)
 
 
 def test_what_a_langfuse_export_says_of_its_trace_is_the_runs(tmp_path: Path) -> None:

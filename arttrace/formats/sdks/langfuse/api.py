@@ -34,6 +34,7 @@ EXPANDED: Final = names.SPAN_KEY
 _ADVANTAGE: Final = "advantage"
 _REWARD_KEY: Final = "arttrace_reward"
 _COMMENT: Final = 10_000
+_USUAL: Final = "DEFAULT"
 _NESTED: Final = ("attributes", "resourceAttributes", "scope")
 _captured = msgspec.json.Decoder(AsCaptured)
 _reward = msgspec.json.Decoder(Reward)
@@ -96,6 +97,8 @@ def _as_captured(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRo
 
 def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
     kind = str(item.get("type") or "span").lower()
+    level = str(item.get("level") or _USUAL).upper()
+    failed = level == "ERROR"
     begin = time_ns(item.get("startTime"))
     if begin is None:
         raise ValueError(f"observation {item['id'][:100]}: startTime is no time")
@@ -109,6 +112,8 @@ def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
         names.SESSION_ID: item.get("sessionId"),
         names.USER_ID: item.get("userId"),
         names.TRACE_NAME: item.get("traceName"),
+        names.LEVEL: None if failed or level == _USUAL else level,
+        names.STATUS_MESSAGE: None if failed else item.get("statusMessage"),
     }
     found.update({name: as_written(value) for name, value in given.items() if value not in (None, "", {}, [])})
     for key, value in metadata.items():
@@ -124,7 +129,7 @@ def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
     of_program = {names.ENVIRONMENT: text(item.get("environment")), names.RELEASE: text(item.get("release"))}
     resource = {**{name: value for name, value in of_program.items() if value is not None}, **resource}
     parent = item.get("parentObservationId")
-    failed, answered = str(item.get("level")).upper() == "ERROR", names.OUTPUT in found
+    answered = names.OUTPUT in found
     return SpanRow(
         trace_id=hex_id(item["traceId"], 32),
         span_id=hex_id(item["id"], 16),

@@ -42,6 +42,8 @@ _SENT_AS_THEY_ARE: Final = (
     semconv.TRAJECTORY_ID,
     semconv.POLICY_VERSION,
     "gen_ai.usage.cost",
+    names.LEVEL,
+    names.STATUS_MESSAGE,
 )
 _PARAMETERS: Final = {
     semconv.REQUEST_TEMPERATURE: "temperature",
