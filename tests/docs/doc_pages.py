@@ -86,8 +86,9 @@ def _settings() -> Iterator[str]:
     yield _table(("name", "default", "meaning"), _daemon())
     yield "## One optimisation step"
     yield (
-        "Fields of the daemon's table `[learner]`, options of `arttrace train` where it lists them below, and arguments "
-        "of `LocalBackend.train`."
+        "Fields of the daemon's table `[learner]` (in the environment `ARTTRACE_TRAIN_LEARNER__LOSS`, a list such as "
+        "`decay` with commas between), options of `arttrace train` where it lists them below, and arguments of "
+        "`LocalBackend.train`. Every number is finite."
     )
     yield _table(("name", "default"), ((f"`{name}`", _value(default)) for name, default in _learner()))
     yield _fields(LearnerConfig.__doc__ or "")

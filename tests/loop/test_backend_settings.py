@@ -52,4 +52,6 @@ async def test_a_setting_is_a_path_or_is_refused_with_its_remedy(
         with pytest.raises(TrainingError, match="the settings cannot be passed on") as refused:
             await backend.train(model, learning_rate=object())
         assert "float(x)" in str(refused.value.hint)
+        with pytest.raises(TrainingError, match="max_logprob_difference is inf, no finite number"):
+            await backend.train(model, max_logprob_difference=float("inf"))
         assert (await backend.train(model))[0].metrics["pid"] == step.metrics["pid"]

@@ -24,6 +24,8 @@ from trainer.policies.retention import Keep
 
 PREFIX = "ARTTRACE_TRAIN_"
 _LEARNER = "learner"
+_LISTS = ("decay", "adam_betas", "lora_targets")
+"""Fields of the learner that the environment has as comma lists."""
 _LONGEST_S = 1e9
 """Thirty years: what the clock and a condition's timeout can be asked for."""
 
@@ -34,6 +36,9 @@ def _learner(given: Any) -> Any:
         return given.checked()
     if isinstance(given, dict) and (unknown := given.keys() - set(LearnerConfig.__dataclass_fields__)):
         raise ValueError(f"no such field: {', '.join(sorted(map(str, unknown)))}")
+    if isinstance(given, dict):
+        listed = {name: names(value) for name in _LISTS if isinstance(value := given.get(name), str) and "," in value}
+        given = {**given, **listed}
     try:
         return msgspec.convert(given, LearnerConfig, strict=False).checked()
     except msgspec.ValidationError as error:

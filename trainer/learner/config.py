@@ -172,9 +172,12 @@ class LearnerConfig:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise TrainingError(f"{name} must not be negative, not {value}.")
-        for name in ("learning_rate", "adam_epsilon", "kl_weight", "weight_decay"):
-            if not math.isfinite(value := getattr(self, name)):
-                raise TrainingError(f"{name} must be finite, not {value}.")
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise TrainingError(
+                    f"{name} must be finite, not {value}.", "A bound that never holds is a large number."
+                )
         if not 0 <= self.seed <= _LARGEST_SEED:
             raise TrainingError(f"seed must be a number of 0 to {_LARGEST_SEED}, not {self.seed}.")
         if not all(0 <= beta < 1 for beta in self.adam_betas):

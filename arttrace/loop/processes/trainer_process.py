@@ -7,6 +7,7 @@ all, are printed to standard error, as `arttrace train` does.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import threading
@@ -187,6 +188,9 @@ class TrainerProcess:
 
 
 def _encoded(order: Mapping[str, Any]) -> bytes:
+    for name, value in order["settings"].items():
+        if isinstance(value, float) and not math.isfinite(value):  # JSON has none, and would say that it was left out
+            raise TrainingError(f"{name} is {value}, no finite number", "Pass a large one, or leave it out.")
     try:
         return msgspec.json.encode(order, enc_hook=os.fspath)
     except (TypeError, UnicodeEncodeError) as error:

@@ -38,6 +38,15 @@ def test_flags_come_before_environment_before_file(tmp_path: Path) -> None:
     assert config.report_to == ("wandb", "tensorboard")
 
 
+def test_lists_of_the_learner_come_from_the_environment_as_comma_lists() -> None:
+    given = {"DECAY": "10,100", "ADAM_BETAS": "0.9, 0.95", "LORA_TARGETS": "q_proj,k_proj"}
+    config = load_config(None, {}, {f"ARTTRACE_TRAIN_LEARNER__{name}": value for name, value in given.items()})
+    learner = config.learner
+    assert (learner.decay, learner.adam_betas, learner.lora_targets) == ((10, 100), (0.9, 0.95), ("q_proj", "k_proj"))
+    one = load_config(None, {}, {"ARTTRACE_TRAIN_LEARNER__LORA_TARGETS": "all-linear"})
+    assert one.learner.lora_targets == "all-linear"
+
+
 def test_what_is_printed_means_the_same(tmp_path: Path) -> None:
     config = load_config(None, {"judge": 'openai/"o3"', "lora_targets": ["a", "b"], "decay": [1, 5]}, {})
     file = tmp_path / "printed.toml"

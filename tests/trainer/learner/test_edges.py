@@ -273,6 +273,9 @@ def test_a_lora_target_that_does_not_exist_is_named(base_model: Path, targets: t
         {"kl_weight": float("inf")},
         {"adam_epsilon": float("inf")},
         {"weight_decay": float("inf")},
+        {"cispo_max_ratio": float("inf")},
+        {"max_logprob_difference": float("inf")},
+        {"max_grad_norm": float("inf")},
         {"seed": 2**32},
     ],
 )
