@@ -19,28 +19,30 @@ from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
 from benchmarks.card.torch_engine import TorchEngine, sampled_run
 
 COLUMNS = ("model", "steps", "mean", "p99.9", "max", "stale caught", "false alarms")
-_PROMPT, _SAMPLED, _RUNS = 16, 64, 8
+_PROMPT, _SAMPLED, _RUNS = 16, 64, 32
 
 
 def run(config: Config) -> Table:
-    """One row per model."""
+    """One row per model and precision: on a CPU, which serves in float32, one in bfloat16 too."""
     table = Table(f"Engine against learner, in nats; {config.machine()}", COLUMNS, config.out / "e.txt")
     for shape in [TOY] if config.toy else [QWEN3_06B] if config.quick else [QWEN3_06B, QWEN3_4B]:
         if config.left_s < 60:
             table.note(f"not run for want of time: {shape.name}")
             break
         steps, stale = (6, 2) if config.toy and config.quick else (40, 20) if config.toy else (200, 20)
-        with table.attempt(shape.name):
-            base_model = make_model(shape, config.models / shape.name, config.device)
-            _row(config, table, shape, base_model, steps, stale)
+        for dtype in ("bfloat16",) if config.device == "cuda" else ("float32", "bfloat16"):
+            with table.attempt(f"{shape.name}, {dtype}"):
+                base_model = make_model(shape, config.models / shape.name, config.device)
+                _row(config, table, shape, base_model, dtype, steps, stale)
     return table
 
 
-def _row(config: Config, table: Table, shape: Shape, base_model: Path, steps: int, stale: int) -> None:
+def _row(config: Config, table: Table, shape: Shape, base_model: Path, dtype: Any, steps: int, stale: int) -> None:
     from arttrace.system.errors import TrainingError
     from trainer.learner import LearnerConfig, make_learner
 
-    settings = LearnerConfig(device="cuda" if config.device == "cuda" else "cpu", learning_rate=1e-4, lora_rank=16)
+    device: Any = "cuda" if config.device == "cuda" else "cpu"
+    settings = LearnerConfig(device=device, dtype=dtype, learning_rate=1e-4, lora_rank=16)
     learner: Any = make_learner(base_model, settings)
     engine = TorchEngine(base_model, learner)
     rng = random.Random(1)
@@ -63,7 +65,7 @@ def _row(config: Config, table: Table, shape: Shape, base_model: Path, steps: in
         if config.left_s < 20:
             table.note(f"stopped after {number + 1} steps for want of time")
             break
-    table.add(shape.name, learner.steps, *seen.cells(), alarms)
+    table.add(f"{shape.name}, {dtype}", learner.steps, *seen.cells(), alarms)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
 from trainer.learner.policy_model import fitted_to_machine, trainable
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
-from trainer.learner.stale_adapter import check_nearest, sample_of
+from trainer.learner.stale_adapter import check_nearest, sample_of, way_to
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.output.quiet import quiet
 from trainer.policies.base_weights import weights_digest
@@ -321,20 +322,25 @@ class BaseLearner(ABC):
         """Raises TrainingError when the engine sampled with another version than it says."""
         if current_version is None or not self.steps or not self.config.checks_logprobs:
             return
-        chosen = sample_of(rows, current_version)
+        rounded = self.config.computes_in == "bfloat16"
+        chosen = sample_of(rows, current_version, rounded=rounded)
         if not chosen:
             return
-        differences = {current_version: self._differences(chosen, current_version)}
-        with self.model.disable_adapter():
-            differences["the base model"] = self._differences(chosen, current_version)
+        others = {"the base model": Weights.of_base_model(self.model)}
         if self._before_last is not None:
-            now = Weights(self.model)
-            self._before_last.restore()
+            others["the version before it"] = self._before_last
+        now = Weights(self.model)
+
+        def differences_at(other: Weights, times: float) -> list[float]:
+            now.go_towards(other, times)
             try:
-                differences["the version before it"] = self._differences(chosen, current_version)
+                return self._differences(chosen, current_version)
             finally:
                 now.restore()
-        check_nearest(differences, current_version)
+
+        own = self._differences(chosen, current_version)
+        ways = {name: way_to(partial(differences_at, other), own, rounded=rounded) for name, other in others.items()}
+        check_nearest([-off for off in own], ways, current_version)
 
     @abstractmethod
     def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:

@@ -1,34 +1,40 @@
-"""Which version's log-probabilities are these? An engine with a stale adapter is found by which one it is nearer to.
+"""Which version's log-probabilities are these? An engine with a stale adapter is found by the version it is nearest to.
 
 A bound on the difference alone cannot show it: in bfloat16 engine and learner differ by more than two neighbouring
-versions do. So what was captured is compared with the current version, the one before it and the base model, on the
-same tokens: the one nearest in mean squared difference sampled them, where that is no accident of the noise. Pure.
+versions do. So it is measured how far another version is from the current one at each token, and how much of that way
+what was captured has gone: nothing of it, if the current version sampled, all of it, if the other did. Pure.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from arttrace.system.errors import TrainingError
 from trainer.learner.samples import TokenRow
 
-SIGMAS = 4.0
-"""How many standard errors another version must be nearer by."""
+SIGMAS = 5.0
+"""How many standard errors what was captured must have gone."""
 LEAST_TARGETS = 32
 """With fewer, chance decides."""
-_SHARE, _LEAST_TOKENS = 24, 512
-"""One token in so many is looked at, and no fewer than so many: more would slow the step down."""
+_SHARE, _LEAST_TOKENS, _LEAST_ROUNDED = 48, 512, 4096
+"""One token in so many is looked at, and no fewer than so many, in bfloat16 than so many: more would slow the step
+down."""
+_MEASURED_AT = 0.05
+"""Nats (root mean square): far above what bfloat16 rounds, near enough for a straight line."""
+_FIRST, _FURTHEST, _TRIES = 16.0, 1024.0, 3
 
 
-def sample_of(rows: Sequence[TokenRow], current_version: str | None) -> list[TokenRow]:
+def sample_of(rows: Sequence[TokenRow], current_version: str | None, *, rounded: bool) -> list[TokenRow]:
     """Some of the rows that the current version sampled, the shortest first; none where there are too few targets."""
     own = sorted(
         (row for row in rows if current_version is not None and current_version in row.versions),
         key=lambda row: (len(row.token_ids), row.token_ids),
     )
-    budget = max(_LEAST_TOKENS, sum(len(row.token_ids) for row in rows) // _SHARE)
+    least = _LEAST_ROUNDED if rounded else _LEAST_TOKENS
+    budget = max(least, sum(len(row.token_ids) for row in rows) // _SHARE)
     chosen: list[TokenRow] = []
     targets = 0
     for row in own:
@@ -40,31 +46,72 @@ def sample_of(rows: Sequence[TokenRow], current_version: str | None) -> list[Tok
     return chosen if targets >= LEAST_TARGETS else []
 
 
-def check_nearest(differences: Mapping[str, Sequence[float]], current: str) -> None:
-    """Raises TrainingError when another version is nearer. `differences` are, by a version's name, its
-    log-probabilities less those captured (nats), of the same tokens in the same order."""
-    own = differences[current]
-    sure = {name: sigmas_nearer(theirs, own) for name, theirs in differences.items() if name != current}
-    nearest = max(sure, key=lambda name: sure[name], default=current)
-    if nearest != current and sure[nearest] > SIGMAS:
+def way_to(at: Callable[[float], Sequence[float]], here: Sequence[float], *, rounded: bool) -> list[float]:
+    """How far another version is from the current one at each token (nats).
+
+    `at(m)` are the log-probabilities, but for a constant at each token, of the weights m times the way from the current
+    ones to the other's; `here` is at(0), and the other version is at(1). What is `rounded` to bfloat16 differs between
+    neighbouring versions by its rounding more than by their weights. There the way is measured where it is long, m
+    times to both sides, and divided: (at(m) - at(-m)) / 2m.
+    """
+    times = _FIRST
+    for _ in range(_TRIES if rounded else 0):
+        far = [(there - back) / 2 for there, back in zip(at(times), at(-times), strict=True)]
+        size = math.sqrt(_mean_square(far))
+        if size == 0 or (0.4 * _MEASURED_AT < size < 2.5 * _MEASURED_AT) or times == _FURTHEST:
+            return [one / times for one in far]
+        times = min(times * _MEASURED_AT / size, _FURTHEST) if math.isfinite(size) else 0.0
+        if times <= 1:
+            break
+    return [there - own for there, own in zip(at(1), here, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much of the way to another version what was captured has gone: 0 nothing, 1 all of it."""
+
+    gone: float
+    error: float
+    """Its standard error."""
+    left: float
+    """Mean square of what is left unexplained (nats squared)."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Nearer to the other version than to the current one, and not by chance."""
+        return self.gone > 0.5 and self.gone > SIGMAS * self.error
+
+
+def share_gone(captured: Sequence[float], way: Sequence[float]) -> Share:
+    """By least squares, for both as nats at each token away from the current version.
+
+    The error is as in MacKinnon and White (1985), HC3: the noise of an engine is larger at some tokens than at others,
+    and one token that weighs much has the fit to itself.
+    """
+    length = sum(one * one for one in way)
+    if not length:
+        return Share(0.0, math.inf, _mean_square(captured))
+    gone = sum(its * one for its, one in zip(captured, way, strict=True)) / length
+    left = [its - gone * one for its, one in zip(captured, way, strict=True)]
+    summed = 0.0
+    for rest, one in zip(left, way, strict=True):
+        others = 1 - one * one / length
+        summed += (one * rest / others) ** 2 if others else math.inf
+    return Share(gone, math.sqrt(summed) / length, _mean_square(left))
+
+
+def check_nearest(captured: Sequence[float], ways: Mapping[str, Sequence[float]], current: str) -> None:
+    """Raises TrainingError when what was captured is another version's: `ways` are, by a version's name, how far it is
+    from the current one, `captured` how far what was captured is (nats, of the same tokens in the same order)."""
+    shares = {name: share_gone(captured, way) for name, way in ways.items()}
+    sure = [name for name, share in shares.items() if share.is_sure]
+    if sure:
+        nearest = min(sure, key=lambda name: shares[name].left)
         raise TrainingError(
-            f"The log-probabilities captured from {current} are those of {nearest}: mean squared difference "
-            f"{_mean_square(differences[nearest]):.3g} to it, {_mean_square(own):.3g} to {current}.",
+            f"The log-probabilities captured from {current} are those of {nearest}: of the way to it they have gone "
+            f"{shares[nearest].gone:.2f} (standard error {shares[nearest].error:.2g}, {len(captured)} tokens).",
             "The engine serves other weights than it says: restart `arttrace serve`, train on what is sampled then.",
         )
-
-
-def sigmas_nearer(theirs: Sequence[float], own: Sequence[float]) -> float:
-    """By how many standard errors one version's sum of squared differences is below another's; below 0, above it.
-
-    How far the two versions are apart at each token is known, d; unknown is the engine's noise r, by which what it
-    returned differs from the version that it served. If that is theirs, own = r - d, and the sums differ by the sum of
-    d^2 - 2 r d, whose standard error is 2 sqrt(sum of r^2 d^2): a sandwich estimate, with r as measured, however it is
-    distributed.
-    """
-    gain = sum(mine * mine - its * its for mine, its in zip(own, theirs, strict=True))
-    error = 2 * math.sqrt(sum((its * (its - mine)) ** 2 for mine, its in zip(own, theirs, strict=True)))
-    return gain / error if error else math.copysign(math.inf, gain) if gain else 0.0
 
 
 def _mean_square(values: Sequence[float]) -> float:

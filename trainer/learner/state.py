@@ -140,11 +140,26 @@ class Weights:
             return None
         return found
 
+    @classmethod
+    def of_base_model(cls, model: Any) -> Weights:
+        """Those with which the LoRA adds nothing: PEFT's second matrices are zero."""
+        found = cls(model)
+        for name, tensor in found._weights.items():
+            if ".lora_B." in name:
+                tensor.zero_()
+        return found
+
     def restore(self) -> None:
         """Make them so again."""
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(self._weights[name])
+
+    def go_towards(self, other: Weights, times: float) -> None:
+        """Give the model those that are so many times the way from these to the other ones."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(torch.lerp(self._weights[name], other._weights[name], times))
 
 
 class Snapshot:

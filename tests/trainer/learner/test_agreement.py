@@ -14,12 +14,15 @@ import torch
 
 from arttrace.records.sequence import TokenSequence
 from arttrace.system.errors import TrainingError
+from benchmarks.card.shapes import TOY, make_model
+from benchmarks.card.torch_engine import TorchEngine, sampled_run
+from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
-from trainer.learner.stale_adapter import check_nearest, sigmas_nearer
+from trainer.learner.stale_adapter import check_nearest, share_gone, way_to
 from trainer.learner.trl.engine import TrlLearner
 
 BFLOAT16 = LearnerConfig(lora_rank=8, learning_rate=1e-3, max_logprob_difference=1.0)
@@ -205,21 +208,101 @@ def apart(seed: int, tokens: int = 512) -> tuple[list[float], list[float]]:
     )
 
 
+def added(one: list[float], other: list[float], times: float = 1.0) -> list[float]:
+    return [its + times * more for its, more in zip(one, other, strict=True)]
+
+
 def test_a_version_is_distinguished_from_its_neighbour_by_tokens_that_differ_by_less_than_the_noise() -> None:
     for seed in range(200):
-        noise, moved = apart(seed)
-        next_one = [its + step for its, step in zip(noise, moved, strict=True)]
+        noise, way = apart(seed)
         with pytest.raises(TrainingError, match="captured from p@2 are those of the version before it"):
-            check_nearest({"p@2": next_one, "the version before it": noise}, "p@2")
-        check_nearest({"p@2": noise, "the version before it": next_one}, "p@2")
+            check_nearest(added(noise, way), {"the version before it": way}, "p@2")
+        check_nearest(noise, {"the version before it": way}, "p@2")
+
+
+def test_the_nearest_of_two_versions_is_named() -> None:
+    noise, way = apart(0)
+    further = added(way, apart(1)[1])
+    ways = {"the base model": further, "the version before it": way}
+    with pytest.raises(
+        TrainingError, match=r"the version before it: .* gone (0\.9|1\.0)\d \(standard error 0\.0\d+, 512 tok"
+    ):
+        check_nearest(added(noise, way), ways, "p@2")
+    with pytest.raises(TrainingError, match="are those of the base model"):
+        check_nearest(added(noise, further), ways, "p@2")
 
 
 def test_few_tokens_and_near_versions_decide_nothing() -> None:
-    check_nearest({"p@2": [1.0, 0.0] * 16, "the base model": [0.0, 0.9] * 16}, "p@2")
+    check_nearest([1.0, 0.0] * 16, {"the base model": [0.1, 0.9] * 16}, "p@2")
+    check_nearest([0.0] * 40, {"the base model": [0.0] * 40}, "p@2")
+    check_nearest([1e-3] * 40, {"the base model": [1.0] + [0.0] * 39}, "p@2")
     for seed in range(200):
-        noise, moved = apart(seed)
-        nearly = [its + step / 100 for its, step in zip(noise, moved, strict=True)]
-        check_nearest({"p@2": nearly, "the base model": noise}, "p@2")
-        check_nearest({"p@2": noise, "the base model": nearly}, "p@2")
-    assert sigmas_nearer([0.5, 0.5], [0.5, 0.5]) == 0.0
-    assert sigmas_nearer([0.0, 0.0], [1e-3, 0.0]) == math.inf
+        noise, way = apart(seed)
+        near = added([0.0] * len(way), way, 1 / 100)
+        check_nearest(added(noise, near), {"the base model": near}, "p@2")
+        check_nearest(noise, {"the base model": near}, "p@2")
+
+
+def test_one_token_far_off_does_not_make_another_version_of_it() -> None:
+    """What fits itself says nothing: the token has all of the way's length."""
+    noise, way = apart(0)
+    way[7], noise[7] = 2.0, 1.9
+    assert share_gone(noise, way).gone > 0.9
+    check_nearest(noise, {"the base model": way}, "p@2")
+
+
+@pytest.mark.parametrize("each", [5e-5, 3e-4, 4e-3, 0.3])
+def test_the_way_between_versions_is_measured_where_rounding_does_not_hide_it(each: float) -> None:
+    """Log-probabilities near -8 in bfloat16, whose places are 2^-5 apart there: all but the last of these ways are none
+    of theirs, taken directly."""
+    rng = random.Random(3)
+    true = [rng.gauss(0, each) for _ in range(800)]
+    start = [-8 + rng.random() for _ in true]
+
+    def at(times: float) -> list[float]:
+        exact = [own + times * one for own, one in zip(start, true, strict=True)]
+        return torch.tensor(exact, dtype=torch.bfloat16).double().tolist()
+
+    share = share_gone(way_to(at, at(0), rounded=True), true)
+    assert share.gone == pytest.approx(1, abs=0.08)
+    assert math.sqrt(share.left) < 0.25 * each
+    direct = share_gone(way_to(at, at(0), rounded=False), true)
+    assert each == 0.3 or math.sqrt(direct.left) > 0.9 * each
+
+
+def test_a_way_that_cannot_be_gone_on_is_measured_directly() -> None:
+    def at(times: float) -> list[float]:
+        return [times if abs(times) <= 1 else math.nan] * 40
+
+    assert way_to(at, at(0), rounded=True) == [1.0] * 40
+    assert way_to(lambda times: [0.0] * 40, [0.0] * 40, rounded=True) == [0.0] * 40
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+def test_in_bfloat16_a_stale_adapter_is_found_and_the_current_one_is_not_refused(
+    engine: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The engine is PEFT's model in bfloat16, which rounds by itself: neighbouring versions are nearer to one another
+    than it is to either."""
+    model = make_model(TOY, tmp_path_factory.getbasetemp() / "toy-bfloat16", "cpu")
+    config = LearnerConfig(engine=engine, device="cpu", dtype="bfloat16", lora_rank=16, learning_rate=1e-4)
+    learner = make_learner(model, config)
+    served, rng = TorchEngine(model, learner), random.Random(1)
+    for step in range(4):
+        rows = [[rng.randrange(TOY.vocabulary) for _ in range(80)] for _ in range(16)]
+        version = f"p@{step}"
+        if step:
+            stale = as_runs(rows, served.score(rows, 16, "before"), version)
+            with pytest.raises(TrainingError, match=r"are those of the (version before it|base model)"):
+                learner.step(stale, current_version=version)
+            assert learner.steps == step
+        learner.step(as_runs(rows, served.score(rows, 16), version), current_version=version)
+        served.take(learner)
+
+
+def as_runs(rows: list[list[int]], logprobs: list[list[float]], version: str) -> list[Sample]:
+    """Runs of one call each, with a prompt of 16 tokens."""
+    return [
+        sampled_run(f"t{at}", row[:16], row[16:], known, version, (-1.0) ** at)
+        for at, (row, known) in enumerate(zip(rows, logprobs, strict=True))
+    ]

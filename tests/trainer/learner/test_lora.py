@@ -30,13 +30,13 @@ class Passes(TorchDispatchMode):
         return out
 
 
-def adapted(*, bias: bool = True, dtype: torch.dtype = torch.float64) -> Any:
+def adapted(*, bias: bool = True, dtype: torch.dtype = torch.float64, alpha: int = 10) -> Any:
     """A PEFT model of one linear module whose LoRA says something; its adapter stays in float32 beside 16 bits."""
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(5)
     base = torch.nn.Sequential(torch.nn.Linear(NARROW, WIDE, bias=bias, dtype=dtype))
-    model = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=10, target_modules=["0"]))
+    model = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=alpha, target_modules=["0"]))
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -80,10 +80,10 @@ def test_output_is_no_view_of_another_shape(recorded: bool) -> None:
     assert within._base is None, "what is compiled has a guard on what a view is of, and is compiled again for each"
 
 
-def test_sixteen_bits_are_nearer_to_the_truth_than_by_peft() -> None:
-    exact = adapted()
+def test_sixteen_bits_are_no_further_from_the_truth_than_by_peft() -> None:
+    exact = adapted(alpha=2 * RANK)
     x, gradient = torch.randn(40 * TOKENS, NARROW), torch.randn(40 * TOKENS, WIDE)
-    half = adapted(dtype=torch.bfloat16)
+    half = adapted(dtype=torch.bfloat16, alpha=2 * RANK)
     half.load_state_dict(exact.state_dict())
     exact.load_state_dict({name: value.double() for name, value in half.state_dict().items()})
     true = computed(exact, x.bfloat16().double(), gradient.bfloat16().double())
@@ -102,6 +102,22 @@ def test_sixteen_bits_are_nearer_to_the_truth_than_by_peft() -> None:
     assert max(ours.values()) < 2**-8, ours  # half a unit in the last of bfloat16's places
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_sixteen_bits_are_rounded_where_the_engine_rounds_them(bias: bool) -> None:
+    """The LoRA is added to a product that is rounded already: what is small beside it is lost here as it is there."""
+    half = adapted(bias=bias, dtype=torch.bfloat16)
+    half.base_model.model[0].lora_B["default"].weight.data *= 1e-3
+    x = torch.randn(40 * TOKENS, NARROW).bfloat16()
+    add_within_products(half)
+    ours = half(x)
+    layer = half.base_model.model[0]
+    down = layer.lora_A["default"].weight.bfloat16()
+    up = layer.lora_B["default"].weight.bfloat16() * layer.scaling["default"]  # as vLLM holds it
+    base = layer.base_layer(x)
+    assert torch.equal(ours, (base.float() + (x @ down.t()).float() @ up.float().t()).bfloat16())
+    assert 0.1 < float((ours == base).float().mean()) < 0.9
+
+
 def test_nothing_but_products_goes_over_inputs_and_outputs() -> None:
     model = adapted(bias=False, dtype=torch.float32)
     add_within_products(model)
@@ -109,8 +125,8 @@ def test_nothing_but_products_goes_over_inputs_and_outputs() -> None:
     gradient = torch.randn(TOKENS, WIDE)
     with Passes() as passes:
         model(x).backward(gradient)
-    moved = passes.seen - Counter({"view": 99, "t": 99, "detach": 99, "_unsafe_view": 99})
-    assert moved == Counter({"addmm": 1, "mm": 1, "addmm_": 2}), passes.seen
+    moved = passes.seen - Counter({"view": 99, "t": 99, "detach": 99, "expand": 99, "_unsafe_view": 99})
+    assert moved == Counter({"mm": 2, "addmm_": 2}), passes.seen
 
 
 def test_a_layer_computed_again_leaves_out_its_last_product() -> None:
@@ -137,7 +153,7 @@ def test_an_input_without_a_gradient_is_given_none() -> None:
     add_within_products(model)
     with Passes() as passes:
         model(torch.randn(TOKENS, NARROW, dtype=torch.float64)).sum().backward()
-    assert passes.seen["mm"] == 0, "no product with the frozen weights backwards"
+    assert passes.seen["mm"] == 1, "no product with the frozen weights backwards"
     assert all(p.grad is not None for name, p in model.named_parameters() if "lora_" in name)
 
 

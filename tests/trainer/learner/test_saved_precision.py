@@ -163,14 +163,14 @@ def test_a_layer_keeps_its_input_once_for_all_the_modules_that_take_it(
             part = name.partition(".self_attn.")[0] if ".self_attn." in name else name.partition(".mlp.")[0] + ".mlp"
             module.lora_A["default"].register_forward_pre_hook(partial(_remember, taken.setdefault(part, set())))
             module.register_forward_pre_hook(partial(lambda part, *_: current.append(part), part))
-    multiplied = lora._IntoLowRank.apply
+    multiplied = lora._Prepared.apply
 
     def remembered(x: torch.Tensor, *others: Any) -> Any:
         if current:
             taken[current.pop()].add((x.dtype, x.data_ptr()))
         return multiplied(x, *others)
 
-    monkeypatch.setattr(lora._IntoLowRank, "apply", remembered)
+    monkeypatch.setattr(lora._Prepared, "apply", remembered)
     learner.step(make_samples(0))
     assert all(len(inputs) == 1 for inputs in taken.values()), taken
     assert {dtype for inputs in taken.values() for dtype, _ in inputs} == {torch.bfloat16}
