@@ -15,21 +15,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.card.frame import Config, Table
-from benchmarks.card.shapes import QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
+from benchmarks.card.shapes import MIDDLING, QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
 from benchmarks.card.torch_engine import TorchEngine, sampled_run
 
-COLUMNS = ("model", "steps", "mean", "p99.9", "max", "stale caught", "false alarms")
+COLUMNS = ("model", "steps", "mean", "p99.9", "max", "fresh gone", "stale gone", "stale caught", "false alarms")
+BEFORE = "the version before it"
 _PROMPT, _SAMPLED, _RUNS = 16, 64, 32
 
 
 def run(config: Config) -> Table:
-    """One row per model and precision: on a CPU, which serves in float32, one in bfloat16 too."""
+    """One row per model and precision: on a CPU, which serves in float32, one in bfloat16 too.
+
+    "gone" is how much of the way to the version before lies behind what the current one sampled ("fresh"), and what the
+    one before it did ("stale"): least and most of the steps.
+    """
     table = Table(f"Engine against learner, in nats; {config.machine()}", COLUMNS, config.out / "e.txt")
-    for shape in [TOY] if config.toy else [QWEN3_06B] if config.quick else [QWEN3_06B, QWEN3_4B]:
+    more = [] if config.quick else [MIDDLING] if config.toy else [QWEN3_4B]
+    for shape in [TOY if config.toy else QWEN3_06B, *more]:
         if config.left_s < 60:
             table.note(f"not run for want of time: {shape.name}")
             break
-        steps, stale = (6, 2) if config.toy and config.quick else (40, 20) if config.toy else (200, 20)
+        short = config.toy and (config.quick or shape == MIDDLING)
+        steps, stale = (6, 2) if short else (40, 20) if config.toy else (200, 20)
         for dtype in ("bfloat16",) if config.device == "cuda" else ("float32", "bfloat16"):
             with table.attempt(f"{shape.name}, {dtype}"):
                 base_model = make_model(shape, config.models / shape.name, config.device)
@@ -74,20 +81,31 @@ class Agreement:
 
     learner: Any
     gaps: list[float] = field(default_factory=list)
-    tried: int = 0
+    fresh: list[float] = field(default_factory=list)
+    stale: list[float] = field(default_factory=list)
     caught: int = 0
+
+    @property
+    def tried(self) -> int:
+        """How many stale versions were looked at."""
+        return len(self.stale)
 
     def compare(self, samples: Sequence[Any], version: str) -> None:
         """What the version sampled, under the learner, which holds it."""
-        self.gaps += map(abs, self.learner._differences(self._rows(samples), version))
+        rows = self._rows(samples)
+        self.gaps += map(abs, self.learner._differences(rows, version))
+        if share := self.learner._shares_gone(rows, version).get(BEFORE):
+            self.fresh.append(share.gone)
 
     def look_at_stale(self, samples: Sequence[Any], version: str) -> None:
         """Samples that say they are of the version that the learner holds, and are not."""
         from arttrace.system.errors import TrainingError
+        from trainer.learner.stale_adapter import check_nearest
 
-        self.tried += 1
+        shares = self.learner._shares_gone(self._rows(samples), version)
+        self.stale.append(shares[BEFORE].gone)
         try:
-            self.learner._check_version(self._rows(samples), version)
+            check_nearest(shares, version)
         except TrainingError:
             self.caught += 1
 
@@ -96,11 +114,13 @@ class Agreement:
 
         return plan_step(samples, self.learner.config).rows
 
-    def cells(self) -> tuple[str, str, str, str]:
-        """Mean, 99.9 % quantile and maximum of what they are apart, and the share of stale versions that was caught."""
+    def cells(self) -> tuple[str, str, str, str, str, str]:
+        """Mean, 99.9 % quantile and maximum of what they are apart, how much of the way to the version before is gone,
+        fresh and stale, and the share of stale versions that was caught."""
         ordered = sorted(self.gaps)
         mean, high = sum(ordered) / len(ordered), ordered[int(0.999 * (len(ordered) - 1))]
-        return f"{mean:.2g}", f"{high:.2g}", f"{ordered[-1]:.2g}", f"{self.caught} of {self.tried}"
+        gone = (f"{min(one):.2f}..{max(one):.2f}" if one else "-" for one in (self.fresh, self.stale))
+        return f"{mean:.2g}", f"{high:.2g}", f"{ordered[-1]:.2g}", *gone, f"{self.caught} of {self.tried}"
 
 
 def _samples(rows: list[list[int]], logprobs: list[list[float]], version: str) -> list[Any]:

@@ -120,8 +120,9 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
         cells = took.cells()
         shares = (rise(means), f"{before:.1%}", f"{right():.1%}")
         table.add("vLLM, recorded runs", *shares, checkpoints.latest() or 0, *cells)
-        mean, high, most, caught = seen.cells()
+        mean, high, most, fresh, stale, caught = seen.cells()
         table.note(f"vLLM against the learner, in nats: mean {mean}, p99.9 {high}, max {most}; stale caught: {caught}")
+        table.note(f"of the way to the version before have gone: fresh {fresh}, stale {stale}")
 
 
 def as_if_of(samples: Sequence[Any], version: str) -> list[Any]:

@@ -48,6 +48,7 @@ class Shape:
 
 
 TOY = Shape("toy", 64, 128, 2, 4, 2, 16, 8192)
+MIDDLING = Shape("middling", 512, 1536, 8, 8, 4, 64, 8192)
 QWEN3_06B = Shape("Qwen3-0.6B", 1024, 3072, 28, 16, 8, 128, 151_936)
 QWEN3_4B = Shape("Qwen3-4B", 2560, 9728, 36, 32, 8, 128, 151_936)
 QWEN3_8B = Shape("Qwen3-8B", 4096, 12_288, 36, 32, 8, 128, 151_936, tied=False)

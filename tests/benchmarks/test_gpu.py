@@ -138,11 +138,14 @@ def test_section_b_measures_what_stands_in_front_of_a_new_version_and_what_behin
 
 def test_section_e_catches_every_version_that_was_left_behind_and_refuses_no_other(tmp_path: Path) -> None:
     rows = [line.split() for line in run(tmp_path, "--quick", section="e")[-2:]]
-    for (_toy, dtype, steps, mean, high, most, caught, _of, tried, alarms), (expected, least, bound) in zip(
-        rows, [("float32", 0, 1e-4), ("bfloat16", 1e-4, 1e-2)], strict=True
-    ):
+    for (_toy, dtype, steps, mean, high, most, fresh, stale, caught, _of, tried, alarms), (
+        expected,
+        least,
+        bound,
+    ) in zip(rows, [("float32", 0, 1e-4), ("bfloat16", 1e-4, 1e-2)], strict=True):
         assert (dtype, steps, caught, tried, alarms) == (expected, "6", "2", "2", "0")
         assert least < float(mean) <= float(high) <= float(most) < bound
+        assert float(fresh.split("..")[1]) < 0.5 < float(stale.split("..")[0])
 
 
 def test_section_d_makes_a_model_that_gets_better_with_what_a_card_has(tmp_path: Path) -> None:

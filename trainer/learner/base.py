@@ -23,7 +23,7 @@ from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
 from trainer.learner.policy_model import fitted_to_machine, trainable
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
-from trainer.learner.stale_adapter import check_nearest, sample_of, way_to
+from trainer.learner.stale_adapter import Share, check_nearest, sample_of, share_gone, way_to
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.output.quiet import quiet
 from trainer.policies.base_weights import weights_digest
@@ -320,12 +320,16 @@ class BaseLearner(ABC):
 
     def _check_version(self, rows: Sequence[TokenRow], current_version: str | None) -> None:
         """Raises TrainingError when the engine sampled with another version than it says."""
-        if current_version is None or not self.steps or not self.config.checks_logprobs:
-            return
+        if current_version is not None and self.steps and self.config.checks_logprobs:
+            check_nearest(self._shares_gone(rows, current_version), current_version)
+
+    def _shares_gone(self, rows: Sequence[TokenRow], current_version: str) -> dict[str, Share]:
+        """How much of the way to other versions what was captured from the current one has gone, by their names; of
+        none where there are too few targets."""
         rounded = self.config.computes_in == "bfloat16"
         chosen = sample_of(rows, current_version, rounded=rounded)
         if not chosen:
-            return
+            return {}
         others = {"the base model": Weights.of_base_model(self.model)}
         if self._before_last is not None:
             others["the version before it"] = self._before_last
@@ -339,8 +343,11 @@ class BaseLearner(ABC):
                 now.restore()
 
         own = self._differences(chosen, current_version)
-        ways = {name: way_to(partial(differences_at, other), own, rounded=rounded) for name, other in others.items()}
-        check_nearest([-off for off in own], ways, current_version)
+        captured = [-off for off in own]
+        return {
+            name: share_gone(captured, way_to(partial(differences_at, other), own, rounded=rounded))
+            for name, other in others.items()
+        }
 
     @abstractmethod
     def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:

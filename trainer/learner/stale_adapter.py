@@ -100,16 +100,15 @@ def share_gone(captured: Sequence[float], way: Sequence[float]) -> Share:
     return Share(gone, math.sqrt(summed) / length, _mean_square(left))
 
 
-def check_nearest(captured: Sequence[float], ways: Mapping[str, Sequence[float]], current: str) -> None:
-    """Raises TrainingError when what was captured is another version's: `ways` are, by a version's name, how far it is
-    from the current one, `captured` how far what was captured is (nats, of the same tokens in the same order)."""
-    shares = {name: share_gone(captured, way) for name, way in ways.items()}
+def check_nearest(shares: Mapping[str, Share], current: str) -> None:
+    """Raises TrainingError when what was captured is another version's: `shares` are, by a version's name, how much of
+    the way to it what was captured has gone."""
     sure = [name for name, share in shares.items() if share.is_sure]
     if sure:
         nearest = min(sure, key=lambda name: shares[name].left)
         raise TrainingError(
             f"The log-probabilities captured from {current} are those of {nearest}: of the way to it they have gone "
-            f"{shares[nearest].gone:.2f} (standard error {shares[nearest].error:.2g}, {len(captured)} tokens).",
+            f"{shares[nearest].gone:.2f} (standard error {shares[nearest].error:.2g}).",
             "The engine serves other weights than it says: restart `arttrace serve`, train on what is sampled then.",
         )
 

@@ -212,35 +212,36 @@ def added(one: list[float], other: list[float], times: float = 1.0) -> list[floa
     return [its + times * more for its, more in zip(one, other, strict=True)]
 
 
+def judge(captured: list[float], **ways: list[float]) -> None:
+    check_nearest({name: share_gone(captured, way) for name, way in ways.items()}, "p@2")
+
+
 def test_a_version_is_distinguished_from_its_neighbour_by_tokens_that_differ_by_less_than_the_noise() -> None:
     for seed in range(200):
         noise, way = apart(seed)
-        with pytest.raises(TrainingError, match="captured from p@2 are those of the version before it"):
-            check_nearest(added(noise, way), {"the version before it": way}, "p@2")
-        check_nearest(noise, {"the version before it": way}, "p@2")
+        with pytest.raises(TrainingError, match="captured from p@2 are those of before"):
+            judge(added(noise, way), before=way)
+        judge(noise, before=way)
 
 
 def test_the_nearest_of_two_versions_is_named() -> None:
     noise, way = apart(0)
     further = added(way, apart(1)[1])
-    ways = {"the base model": further, "the version before it": way}
-    with pytest.raises(
-        TrainingError, match=r"the version before it: .* gone (0\.9|1\.0)\d \(standard error 0\.0\d+, 512 tok"
-    ):
-        check_nearest(added(noise, way), ways, "p@2")
-    with pytest.raises(TrainingError, match="are those of the base model"):
-        check_nearest(added(noise, further), ways, "p@2")
+    with pytest.raises(TrainingError, match=r"of before: .* gone (0\.9|1\.0)\d \(standard error 0\.0\d+\)"):
+        judge(added(noise, way), base=further, before=way)
+    with pytest.raises(TrainingError, match="are those of base"):
+        judge(added(noise, further), base=further, before=way)
 
 
 def test_few_tokens_and_near_versions_decide_nothing() -> None:
-    check_nearest([1.0, 0.0] * 16, {"the base model": [0.1, 0.9] * 16}, "p@2")
-    check_nearest([0.0] * 40, {"the base model": [0.0] * 40}, "p@2")
-    check_nearest([1e-3] * 40, {"the base model": [1.0] + [0.0] * 39}, "p@2")
+    judge([1.0, 0.0] * 16, base=[0.1, 0.9] * 16)
+    judge([0.0] * 40, base=[0.0] * 40)
+    judge([1e-3] * 40, base=[1.0] + [0.0] * 39)
     for seed in range(200):
         noise, way = apart(seed)
         near = added([0.0] * len(way), way, 1 / 100)
-        check_nearest(added(noise, near), {"the base model": near}, "p@2")
-        check_nearest(noise, {"the base model": near}, "p@2")
+        judge(added(noise, near), base=near)
+        judge(noise, base=near)
 
 
 def test_one_token_far_off_does_not_make_another_version_of_it() -> None:
@@ -248,7 +249,7 @@ def test_one_token_far_off_does_not_make_another_version_of_it() -> None:
     noise, way = apart(0)
     way[7], noise[7] = 2.0, 1.9
     assert share_gone(noise, way).gone > 0.9
-    check_nearest(noise, {"the base model": way}, "p@2")
+    judge(noise, base=way)
 
 
 @pytest.mark.parametrize("each", [5e-5, 3e-4, 4e-3, 0.3])
