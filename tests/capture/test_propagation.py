@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,6 +137,82 @@ def test_a_child_gets_the_environment_it_was_given_and_one_variable(env: Any, sp
     assert carried.trajectory_id == root.id
     outside.pop(VARIABLE, None)
     assert inside == outside
+
+
+WAYS: dict[str, Callable[[list[str]], int]] = {
+    "system": lambda command: os.system(shlex.join(command)),
+    "system, of bytes": lambda command: os.system(shlex.join(command).encode()),
+    "spawnv": lambda command: os.spawnv(os.P_WAIT, command[0], command),
+    "spawnlpe": lambda command: os.spawnlpe(os.P_WAIT, command[0], *command, os.environ),
+    "posix_spawn": lambda command: os.waitpid(os.posix_spawn(command[0], command, os.environ), 0)[1],
+    "posix_spawnp": lambda command: os.waitpid(os.posix_spawnp(command[0], command, dict(os.environ)), 0)[1],
+    "pty": lambda command: pty.spawn(command),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_os_starts_gets_the_same(way: str, tmp_path: Path, spans: Spans, capfd: Any) -> None:
+    file = tmp_path / "it's"
+    write = "import json, os, sys; open(sys.argv[1], 'w').write(json.dumps(dict(os.environ))); sys.exit(3)"
+    status = {0}
+
+    def shown() -> dict[str, str]:
+        status.add(WAYS[way]([sys.executable, "-S", "-c", write, str(file)]))
+        found = json.loads(file.read_text())
+        return {name: value for name, value in found.items() if name not in ("_", "SHLVL")}  # the shell's own
+
+    outside = shown()
+    with arttrace.trajectory(name="run") as root:
+        inside = shown()
+        with arttrace.no_capture():
+            assert shown() == outside
+    carried = parse(inside.pop(VARIABLE))
+    assert carried is not None
+    assert carried.trajectory_id == root.id
+    assert (inside, len(status)) == (outside, 2), "each time it ended alike"
+    assert capfd.readouterr().err == ""
+
+
+def test_a_program_that_os_starts_joins_as_a_sub_agent(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text("import arttrace, sys\nwith arttrace.trajectory(name=sys.argv[1]):\n    pass")
+    run(
+        """
+        import os, pathlib, sys
+        import arttrace
+        child = str(pathlib.Path(__file__).parent / "child.py")
+        with arttrace.trajectory(name="outer"):
+            assert os.system(f"'{sys.executable}' '{child}' system") == 0
+            if (pid := os.fork()) == 0:
+                os.execv(sys.executable, [sys.executable, child, "exec"])
+            os.waitpid(pid, 0)
+        """,
+        tmp_path,
+    )
+    assert agents(one_trajectory(tmp_path)) == [("exec", "outer", 0), ("outer", None, 0), ("system", "outer", 0)]
+
+
+def test_what_os_refuses_is_refused_as_before(spans: Spans) -> None:
+    wrong: list[Callable[[], Any]] = [
+        lambda: os.system(7),  # type: ignore[arg-type]
+        lambda: os.system("a\0b"),
+        lambda: os.system(),  # type: ignore[call-arg]
+        lambda: os.execv("/nowhere", ["x"]),
+        lambda: os.execv("/nowhere", []),
+        lambda: os.execve("/nowhere", ["x"], 7),  # type: ignore[arg-type]
+        lambda: os.execve("/nowhere", ["x"]),  # type: ignore[call-arg]
+        lambda: os.posix_spawn("/nowhere", ["x"], {}),
+        lambda: os.posix_spawn("/nowhere", ["x"], 7),  # type: ignore[arg-type]
+        lambda: os.spawnv(os.P_NOWAIT, "/nowhere", []),
+    ]
+
+    def refused(call: Callable[[], Any]) -> tuple[type[BaseException], str]:
+        with pytest.raises((OSError, TypeError, ValueError)) as refusal:
+            call()
+        return refusal.type, str(refusal.value)
+
+    bare = [refused(call) for call in wrong]
+    with arttrace.trajectory(name="run"):
+        assert [refused(call) for call in wrong] == bare
 
 
 def test_what_popen_refuses_is_refused_as_before(spans: Spans) -> None:

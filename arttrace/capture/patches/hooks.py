@@ -62,6 +62,7 @@ _HOOKS = (
     ("dspy.adapters.types.tool", "frameworks.dspy:install"),
     ("smolagents.tools", "frameworks.smolagents:install_tools"),
     ("smolagents.agents", "frameworks.smolagents:install_agents"),
+    ("os", "processes:install_os"),
     ("subprocess", "processes:install_subprocess"),
     ("multiprocessing.process", "processes:install_process"),
     ("multiprocessing.pool", "processes:install_pool"),

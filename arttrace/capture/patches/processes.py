@@ -1,4 +1,5 @@
-"""Passes the trajectory on to processes that are started inside it: `subprocess`, `multiprocessing` and process pools.
+"""Passes the trajectory on to processes that are started inside it: `subprocess`, `multiprocessing`, process pools, and
+what `os` starts.
 
 A child's environment is what it would have been, and one variable more. A process of `multiprocessing` that is not
 forked gets the same with its own pickle, and each job of a pool brings its own place with it, as the pool's processes
@@ -8,14 +9,16 @@ were started for another job or for none: where they are not forked, the first j
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import itertools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
@@ -43,6 +46,16 @@ _late = False
 def install_subprocess(module: ModuleType) -> None:
     """Hook `subprocess.Popen`, which asyncio's subprocesses are started with as well."""
     patch(module.Popen, "__init__", _popen)
+
+
+def install_os(module: ModuleType) -> None:
+    """Hook what `os` starts programs by. Its `spawn` functions, pty and others fork, and call one of `exec` then."""
+    patch(module, "execv", _execv)
+    for name in ("execve", "posix_spawn", "posix_spawnp"):
+        if hasattr(module, name):
+            patch(module, name, _with_env)
+    if module.name == "posix":
+        patch(module, "system", _system)
 
 
 def install_process(module: ModuleType) -> None:
@@ -101,30 +114,97 @@ def _popen(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
         with _carrying:
-            flow = calling_flow()
-            sent = outgoing_context(joins=False)  # most programs are not Python's, or not captured
-            if sent is not None or (flow.muted and (program.captures_all() or VARIABLE in os.environ)):
+            if (told := _told()) is not None:
                 if len(args) > _ENV:
-                    args = (*args[:_ENV], _with_context(args[_ENV], sent), *args[_ENV + 1 :])
+                    args = (*args[:_ENV], told.added_to(args[_ENV]), *args[_ENV + 1 :])
                 else:
-                    kwargs["env"] = _with_context(kwargs.get("env"), sent)
+                    kwargs["env"] = told.added_to(kwargs.get("env"))
         init(self, *args, **kwargs)
 
     return hooked
 
 
-def _with_context(env: Any, sent: RemoteContext | None) -> Any:
-    """The environment and our variable, or without a trajectory the one that switches capture off; what is no mapping
-    is left for Popen to refuse."""
-    if env is not None and not isinstance(env, Mapping):
-        return env
-    if sent is None:
-        return {**(_inherited() if env is None else env), "ARTTRACE_DISABLED": "1"}
-    if env is None:
-        return {**_inherited(), VARIABLE: sent.text()}
-    if env.get("ARTTRACE_DIR") != os.environ.get("ARTTRACE_DIR"):  # the child was given a directory of its own
-        sent = replace(sent, dir=None)
-    return {**env, VARIABLE: sent.text()}
+def _execv(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    @functools.wraps(replace)
+    def hooked(*args: Any, **kwargs: Any) -> NoReturn:
+        env = None
+        with _carrying:
+            if (told := _told()) is not None:
+                env = told.added_to(None)
+        if env is not None and len(args) == 2:
+            with contextlib.suppress(Exception):  # `execv` has other words for it
+                os.execve(*args, env)  # noqa: S606  what the user starts
+        replace(*args, **kwargs)
+
+    return hooked
+
+
+def _with_env(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Of what takes the environment as its third argument."""
+
+    @functools.wraps(start)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        with _carrying:
+            if (told := _told()) is not None:
+                if len(args) > 2:
+                    args = (*args[:2], told.added_to(args[2]), *args[3:])
+                elif "env" in kwargs:
+                    kwargs["env"] = told.added_to(kwargs["env"])
+        return start(*args, **kwargs)
+
+    return hooked
+
+
+def _system(start: Callable[..., int]) -> Callable[..., int]:
+    """The shell that runs the command sets the variable: it inherits this process's environment, as others do that
+    are started meanwhile."""
+
+    @functools.wraps(start)
+    def hooked(*args: Any, **kwargs: Any) -> int:
+        with _carrying:
+            if (told := _told()) is not None:
+                if args:
+                    args = told.set_before(args[0]), *args[1:]
+                elif "command" in kwargs:
+                    kwargs["command"] = told.set_before(kwargs["command"])
+        return start(*args, **kwargs)
+
+    return hooked
+
+
+class _Notice:
+    """What a program that is started is told: its place in the trajectory, or without one that it is not captured."""
+
+    def __init__(self, sent: RemoteContext | None) -> None:
+        self._sent = sent
+
+    def added_to(self, env: Any) -> Any:
+        """An environment and our variable; None is the inherited one. What is no mapping is left to be refused."""
+        if env is not None and not isinstance(env, Mapping):
+            return env
+        sent = self._sent
+        if sent is not None and env is not None and env.get("ARTTRACE_DIR") != os.environ.get("ARTTRACE_DIR"):
+            sent = replace(sent, dir=None)  # the child was given a directory of its own
+        return {**(_inherited() if env is None else env), **self._variable(sent)}
+
+    def set_before(self, command: Any) -> Any:
+        """A command of the shell that sets our variable first."""
+        ((name, value),) = self._variable(self._sent).items()
+        first = f"export {name}={shlex.quote(value)}; "
+        command = os.fspath(command)
+        return first + command if isinstance(command, str) else first.encode() + command
+
+    @staticmethod
+    def _variable(sent: RemoteContext | None) -> dict[str, str]:
+        return {"ARTTRACE_DISABLED": "1"} if sent is None else {VARIABLE: sent.text()}
+
+
+def _told() -> _Notice | None:
+    """What a program that the current flow starts is told; None where that is nothing."""
+    sent = outgoing_context(joins=False)  # most programs are not Python's, or not captured
+    if sent is not None or (calling_flow().muted and (program.captures_all() or VARIABLE in os.environ)):
+        return _Notice(sent)
+    return None
 
 
 def _inherited() -> dict[Any, Any]:
