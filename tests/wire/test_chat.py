@@ -458,6 +458,10 @@ def test_a_stream_that_ends_before_each_answer_that_was_asked_for_is_cut() -> No
         assert [cut(path, {"n": 2}, came) for came in range(4)] == ["error", "error", None, None]
         assert cut(path, {"n": 2}, 1, done=True) is None, "servers that know no `n` answer once"
         assert [cut(path, {"n": n}, 1) for n in (0, -1, None, True, "2")] == [None] * 5
+    begun = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": None}]}
+    for reasons, interrupted in ((ended[:1], "error"), ([], None)):
+        exchange = Exchange(b"{}", 200, STREAM, sse(*reasons, begun, done=True))
+        assert wire_decode(exchange).attributes.get(semconv.INTERRUPTED) == interrupted, "servers may give no reasons"
     prompts = {"prompt": ["a", "b"]}
     assert [cut("/v1/completions", prompts, came) for came in (1, 2)] == ["error", None]
     assert [cut("/v1/completions", {"prompt": []}, came) for came in (0, 1)] == ["error", None]

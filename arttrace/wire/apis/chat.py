@@ -52,6 +52,8 @@ def read_answer(span: SpanDraft, prompts: int = 1) -> Completion | Failure | Non
     completion = read_stream(event_data(body))
     answers = prompts * span.attributes.get(semconv.REQUEST_CHOICE_COUNT, 1)
     span.stream_ended(done=completion.done, whole=completion.is_whole(answers))
+    if completion.ends_are_missing:
+        span.attributes.setdefault(semconv.INTERRUPTED, "error")
     return completion
 
 

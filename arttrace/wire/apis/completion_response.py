@@ -66,6 +66,11 @@ class Completion:
         ended = [choice.finish_reason is not None for choice in self.choices]
         return len(ended) >= max(answers, 1) and all(ended)
 
+    @property
+    def ends_are_missing(self) -> bool:
+        """Whether some answers have come to their end and others, that had begun, have not."""
+        return len({choice.finish_reason is None for choice in self.choices}) > 1
+
 
 def read_completion(body: bytes) -> Completion | None:
     """A response that came whole, or None when it is no object."""
