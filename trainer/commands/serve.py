@@ -11,13 +11,13 @@ from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import kept_key
-from trainer.output.log import LogFormat, log_format_option, logging_to
+from trainer.output.log import LogFormat, LoggingCommand, log_format_option, logging_to
 
 SERVER_KEY = "server.key"
 """The key that a training server makes if others can reach it and no key was set."""
 
 
-@click.command()
+@click.command(cls=LoggingCommand)
 @click.option(
     "--base-model",
     "--model",

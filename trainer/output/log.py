@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -169,10 +170,31 @@ def make_room(log: Path) -> None:
         log.replace(log.with_name(f"{log.name}.1"))
 
 
-def _say_all_as_json(_context: click.Context, _parameter: click.Parameter, log_format: LogFormat) -> LogFormat:
-    if log_format == "json" and not isinstance(sys.stderr, JsonLines):
-        sys.stderr = JsonLines(sys.stderr)  # to the end of the process: what ended it is the last line
+class LoggingCommand(click.Command):
+    """A command with `log_format_option`: what is wrong with its command line is said as JSON where that is asked for,
+    also an option that there is not, which is found before any is read."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does."""
+        asked = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError:
+            if "--log-format=json" in asked or ("--log-format", "json") in pairwise(asked):
+                _say_as_json()
+            raise
+
+
+def _say_as_json() -> None:
+    """Makes every line on standard error an object to the end of the process: what ended it is the last one."""
+    if not isinstance(sys.stderr, JsonLines):
+        sys.stderr = JsonLines(sys.stderr)
         atexit.register(sys.stderr.end)
+
+
+def _say_all(_context: click.Context, _parameter: click.Parameter, log_format: LogFormat) -> LogFormat:
+    if log_format == "json":
+        _say_as_json()
     return log_format
 
 
@@ -182,7 +204,7 @@ log_format_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.op
     default="text",
     show_default=True,
     is_eager=True,  # what is wrong with another option is said so, too
-    callback=_say_all_as_json,
+    callback=_say_all,
     help="Lines about the work, on standard error and in the data directory's logs, as text or as JSON; as JSON also"
     " what goes to standard output.",
 )

@@ -10,8 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from trainer.commands.serve import command as serve
+from trainer.commands.train import command as train
 from trainer.output import log
 from trainer.output.log import JsonLines, Problem, logging_to, make_room, same_level, without_time
 
@@ -166,3 +169,18 @@ def test_what_is_wrong_with_an_option_is_an_error_as_json_wherever_it_stands(bef
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.returncode == 2
     assert [(line["level"], "nowhere.toml" in line["message"]) for line in lines][-1] == ("error", True)
+
+
+@pytest.mark.parametrize("as_json", [("--log-format", "json"), ("--log-format=json",), ()])
+@pytest.mark.parametrize("command", [train, serve])
+def test_an_option_that_there_is_not_is_an_error_in_the_format_that_was_asked_for(
+    command: click.Command, as_json: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.TextIOWrapper(io.BytesIO(), "utf-8"))
+    with pytest.raises(click.NoSuchOption) as raised:
+        command.main(["--nowhere", *as_json], standalone_mode=False)
+    raised.value.show()
+    sys.stderr.flush()
+    [*_, last] = said.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+    message = json.loads(last)["message"] if as_json else last
+    assert message.startswith("Error: No such option '--nowhere'")

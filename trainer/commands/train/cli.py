@@ -25,7 +25,7 @@ from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner import LearnerConfig
-from trainer.output.log import LogFormat, log_format_option
+from trainer.output.log import LogFormat, LoggingCommand, log_format_option
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
@@ -33,7 +33,7 @@ from trainer.step.reported import Reporting
 from trainer.step.version import finish_open_step
 
 
-@click.command()
+@click.command(cls=LoggingCommand)
 @dir_option
 @click.option(
     "--method",
