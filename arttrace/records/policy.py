@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -71,6 +71,11 @@ class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=T
     def version(self) -> str:
         """The name under which this step's adapter is served: `policy@step`."""
         return f"{self.policy}@{self.step}"
+
+
+def answered(versions: Iterable[str], policy: str | None) -> bool:
+    """Whether one of the versions that answered in a run is of the policy; None stands for any policy."""
+    return any(policy in (None, version.rpartition("@")[0]) for version in versions)
 
 
 def version_rewards(steps: Sequence[PolicyStep]) -> dict[int, float]:

@@ -201,7 +201,7 @@ def prune(data: DataDir, policy: str, keep_best: int, keep_latest: int, every: i
     if not dry_run:
         gone = checkpoints.prune(gone)
     names = ", ".join(f"{policy}@{step}" for step in gone) or "none"
-    left = quantity(len(checkpoints.steps()), "version")
+    left = quantity(len(set(checkpoints.steps()) - set(gone)), "version")
     click.echo(f"{'would be pruned' if dry_run else 'pruned'}: {names}; {left} left with weights")
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
-from arttrace.records.policy import Consumed
+from arttrace.records.policy import Consumed, answered
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Agent, Trajectory
 from arttrace.records.values.equal_rewards import are_equal
 from arttrace.trajectories import sequences
 from trainer.grpo.advantages import STD_FLOOR, Scale, group_advantages, is_floored, standard_deviation
-from trainer.grpo.selection import answered, compared, staleness
+from trainer.grpo.selection import compared, staleness
 from trainer.learner.interface import Sample
 
 
@@ -84,7 +84,7 @@ def make_batch(
     rewards = [tuple(reward for _, reward in scored) for scored in chosen]
     by_role = [_agent_rewards([trajectory for trajectory, _ in scored]) for scored in chosen]
     scaling = _Scaling(scale, std_floor, rewards, by_role)
-    own = [(run, reward) for scored in chosen for run, reward in scored if answered(run, policy)]
+    own = [(run, reward) for scored in chosen for run, reward in scored if answered(run.policy_versions, policy)]
     samples: list[Sample] = []
     consumed: list[Consumed] = []
     ages: list[int] = []

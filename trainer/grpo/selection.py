@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from arttrace.records.policy import answered
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import NotTrained
 from arttrace.rewards.combine import is_too_large, rewards_on_one_scale
@@ -108,14 +109,9 @@ def why_not(
     return None
 
 
-def answered(run: ComparableRun, policy: str | None) -> bool:
-    """Whether a version of `policy` (None: any) answered in the run."""
-    return any(policy in (None, version.rpartition("@")[0]) for version in run.policy_versions)
-
-
 def has_tokens_of(summary: TrajectorySummary, policy: str) -> bool:
     """Whether the run has tokens to train on, and `policy` answered in it."""
-    return summary.trained_tokens > 0 and answered(summary, policy)
+    return summary.trained_tokens > 0 and answered(summary.policy_versions, policy)
 
 
 def staleness(run: ComparableRun, step: int, policy: str | None = None) -> int:

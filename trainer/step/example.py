@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from arttrace.records.message import Message
-from arttrace.records.policy import PolicyStep
+from arttrace.records.policy import PolicyStep, answered
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore
@@ -18,6 +18,8 @@ from arttrace.trajectories.conversations import branches, chat_message
 COLUMNS: Final = ("trajectory", "reward", "agent", "agent reward", "role", "content")
 _MAX_ROWS = 100
 _MAX_CONTENT = 4000
+_TRIED = 20
+"""How many runs are looked at for one that is stored, and that the policy answered in."""
 
 
 class ExampleTable(msgspec.Struct, frozen=True):
@@ -37,14 +39,21 @@ class ExampleTable(msgspec.Struct, frozen=True):
 
 
 def example_of(store: AnyStore, done: PolicyStep) -> ExampleTable | None:
-    """One run of those that a version was trained on, another place in their list for each version. Raises StoreError
-    where it is stored no more."""
+    """One run of those that a version was trained on, from another place in their list for each version; by GRPO one
+    that the policy answered in. Raises StoreError where they are stored no more."""
     if not (trained := done.trained):
         return None
-    chosen = trained[done.step % len(trained)].trajectory_id
-    for found in store.trajectories(ids=[chosen]):
-        return example(found)
-    raise StoreError(f"the run {chosen} is not stored any more")
+    first = done.step % len(trained)
+    ids = [one.trajectory_id for one in (*trained[first:], *trained[:first])][:_TRIED]
+    stored = False
+    for id in ids:
+        for found in store.trajectories(ids=[id]):
+            stored = True
+            if done.made_by != "grpo" or answered(found.policy_versions, done.policy):
+                return example(found)
+    if not stored:
+        raise StoreError(f"the run {ids[0]} is not stored any more")
+    return None
 
 
 def example(trajectory: Trajectory) -> ExampleTable:

@@ -31,3 +31,15 @@ def test_a_run_that_was_set_aside_is_no_example(tmp_path: Path) -> None:
         shown = [example_of(store, PolicyStep("policy", step, "", taken)) for step in range(1, 4)]
         assert [one.rows[0][0] for one in shown if one] == ["good-0"] * 3
         assert example_of(store, PolicyStep("policy", 4, "", taken[1:])) is None
+
+
+def test_the_recorded_run_of_another_model_is_no_example_of_what_the_policy_does(tmp_path: Path) -> None:
+    """It is in the group to be compared with, as `arttrace rollout` puts it there."""
+    taken = Consumed("teacher-0", "r"), Consumed("own-0", "r")
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*recorded_group("teacher", [1.0], policy="gpt@1"), *recorded_group("own", [0.0])])
+        shown = [example_of(store, PolicyStep("policy", step, "", taken, method="grpo")) for step in (1, 2)]
+        assert [one.rows[0][0] for one in shown if one] == ["own-0"] * 2
+        imitated = example_of(store, PolicyStep("policy", 2, "", taken, method="sft"))
+    assert imitated is not None
+    assert imitated.rows[0][0] == "teacher-0"
