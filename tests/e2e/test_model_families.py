@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.full]
 RUNS = 6
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral", "gemma3_text"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text"])
 def test_it_serves_and_trains_one_step(family: str, tmp_path: Path) -> None:
     base_model = make_base_model(tmp_path / family, family=family)
     data = DataDir(tmp_path / "data")

@@ -25,7 +25,7 @@ from trainer.offline.step import load_tokenizer
 from trainer.offline.train import OfflineLearner
 
 DOCS = Path(__file__).parents[3] / "docs" / "train.md"
-FAMILIES = ("gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
+FAMILIES = ("gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 
 
 def sample(number: int, advantage: float) -> Sample:
