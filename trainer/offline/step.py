@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,11 @@ def train_offline(
     *,
     progress: Callable[[int], Tell] | None = None,
     keep_states: int = KEPT_STATES,
+    uninterrupted: AbstractContextManager[None] | None = None,
 ) -> PolicyStep:
     """Go on from the newest version, or begin the first. `progress` is asked once, with the number of optimizer steps.
-    Engines that share the card sleep meanwhile. Raises TrainingError; nothing is consumed then."""
+    Engines that share the card sleep meanwhile. What follows once the model is loaded is done in `uninterrupted`.
+    Raises TrainingError; nothing is consumed then."""
     with signals_after_imports():
         from trainer.offline.train import OfflineLearner
 
@@ -67,18 +70,19 @@ def train_offline(
     if latest is not None:
         learner.load(checkpoints.path(latest))
     tokenizer = load_tokenizer(base_model)
-    with engines_asleep(gateway, no_retry, lora_rank=config.lora_rank):
-        learned = learner.train(plan, tokenizer, progress=progress)
-    metrics = {"groups": float(plan.groups), "groups_equal": float(plan.groups_equal), **learned.numbers()}
-    return complete_step(
-        store,
-        checkpoints,
-        gateway,
-        str(base_model),
-        learner,
-        plan.consumed,
-        metrics,
-        clock,
-        method=plan.method,
-        keep_states=keep_states,
-    )
+    with uninterrupted or nullcontext():
+        with engines_asleep(gateway, no_retry, lora_rank=config.lora_rank):
+            learned = learner.train(plan, tokenizer, progress=progress)
+        metrics = {"groups": float(plan.groups), "groups_equal": float(plan.groups_equal), **learned.numbers()}
+        return complete_step(
+            store,
+            checkpoints,
+            gateway,
+            str(base_model),
+            learner,
+            plan.consumed,
+            metrics,
+            clock,
+            method=plan.method,
+            keep_states=keep_states,
+        )

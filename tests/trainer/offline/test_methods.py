@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +294,20 @@ def test_what_exceeds_the_model_is_reported_before_anything_is_loaded(
     count = 2 if method == "sft" else 4
     assert f"all {count} conversations are longer than the model's 8 positions" in refused.exception.message
     assert "longer context" in (refused.exception.hint or "")
+
+
+@pytest.mark.parametrize(("method", "signals", "steps"), [("sft", 1, [1]), ("dpo", 1, [1]), ("sft", 2, [])])
+def test_one_signal_lets_a_training_be_completed_and_two_drop_it(
+    method: str, signals: int, steps: list[int], data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def progress(_total: int, unit: str, *_: Any, **__: Any) -> Callable[..., None]:
+        def tell(_done: int, _note: str = "") -> None:
+            for _ in range(signals if unit == "optimizer steps" else 0):
+                signal.raise_signal(signal.SIGINT)
+
+        return tell
+
+    monkeypatch.setattr("trainer.commands.train.offline.Progress", progress)
+    done = train(data, base_model, "--method", method)
+    assert "stopping when the running step is done; once more drops the step" in done.stderr
+    assert (Checkpoints(data.policies, "policy").steps(), done.exit_code == 0) == (steps, signals == 1)

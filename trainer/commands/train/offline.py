@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from trainer.offline.step import load_tokenizer, train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.left_out import left_out_lines
 from trainer.step.reported import Reporting
+from trainer.step.signals import stop_on_signals
 from trainer.step.version import PublishingGateway
 
 
@@ -70,6 +72,7 @@ def run_offline(
         learner,
         progress=lambda total: Progress(total, "optimizer steps"),
         keep_states=keep_states,
+        uninterrupted=stop_on_signals(threading.Event(), say),
     )
     print_step(done, as_json=as_json)
     sys.stdout.flush()
