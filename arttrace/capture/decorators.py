@@ -17,7 +17,7 @@ from arttrace.capture.base.entry_point import EntryPoint, of_function
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import content_mode
 from arttrace.capture.context import program
-from arttrace.capture.context.flow import current_flow
+from arttrace.capture.context.flow import Blocks, current_flow
 from arttrace.capture.context.generators import (
     AlreadyOpen,
     Instrumented,
@@ -70,6 +70,7 @@ class ScopeDecorator:
         self._tags: Sequence[str] = ()
         self._metadata: dict[str, Any] = {}
         with _opening:
+            self._blocks = Blocks()
             self._name, self._group, self._scenario = _text(name), _text(self._group), _text(scenario)
             self._trajectory_id = _text(trajectory_id)
             self._tags = tags if isinstance(tags, str) else tuple(tags or ())
@@ -100,8 +101,9 @@ class ScopeDecorator:
 
     def __enter__(self) -> RunHandle:
         scope = self._open(self._name or self._kind, None, None)
-        if scope is not None:
-            with _stepping:
+        with _stepping:
+            self._blocks.enter(scope)
+            if scope is not None:
                 scope.opened_by, scope.before = self, scope.enter()
         with _opening:
             return handle_of(scope)
@@ -119,10 +121,13 @@ class ScopeDecorator:
         flow = current_flow()
         scope = flow.scope
         # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow opened.
-        if not isinstance(scope, Scope) or flow.muted or scope.opened_by is not self or scope.before is None:
-            return
-        leave(scope, scope.before)
-        close(scope, error)
+        is_here = isinstance(scope, Scope) and not flow.muted and scope.opened_by is self
+        block = scope if is_here else None
+        with _stepping:
+            block = self._blocks.leave(block)
+        if isinstance(block, Scope) and block.before is not None:
+            leave(block, block.before)
+            close(block, error)
 
     async def __aenter__(self) -> RunHandle:
         return self.__enter__()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import gc
 import inspect
 import json
+import pickle
 import types
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 import arttrace
+from arttrace.capture.context import flow
 from arttrace.capture.context.flow import current_flow
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
@@ -278,3 +281,51 @@ def test_a_generator_leaves_its_consumers_scope_as_it_was(spans: Spans) -> None:
     inner = next(span for span in spans() if span.name == "execute_tool inner")
     assert scope is not None
     assert inner.parent_span_id == f"{scope.context.span_id:016x}"
+
+
+async def test_a_block_in_an_async_generator_that_is_left_early_ends_there(spans: Spans) -> None:
+    async def run(name: str) -> AsyncIterator[int]:
+        with arttrace.trajectory(name=name), arttrace.agent(name="within"):
+            yield helper(1)
+
+    async def first(name: str) -> None:
+        async for _ in run(name):
+            return
+
+    for name in ("one", "two"):
+        await first(name)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the event loop has closed the generator, in a task of its own
+        assert arttrace.current_trajectory() is None
+    ended = [(span.attributes[semconv.AGENT_NAME], span.parent_span_id is None) for span in spans()]
+    assert sorted(ended) == [*[("helper", False)] * 2, ("one", True), ("two", True), *[("within", False)] * 2]
+
+
+async def test_a_muted_block_stays_muted_though_a_generators_block_was_left_in_another_task(spans: Spans) -> None:
+    async def run() -> AsyncIterator[int]:
+        with arttrace.trajectory(name="run"):
+            yield 1
+
+    async for _ in run():
+        break
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    with arttrace.no_capture(), arttrace.trajectory(name="muted"):
+        helper(1)
+    assert [span.attributes[semconv.AGENT_NAME] for span in spans()] == ["run"]
+
+
+async def test_a_block_that_is_left_in_another_task_ends_and_is_incomplete(
+    spans: Spans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "_warned", False)
+    shared = arttrace.trajectory(name="shared")
+    for _ in range(2):
+        await asyncio.create_task(shared.__aenter__())
+        await asyncio.create_task(shared.__aexit__(None, None, None))
+    with shared, arttrace.no_capture(), shared:
+        pass
+    ended = [span.attributes.get(semconv.INTERRUPTED) for span in spans()]
+    assert ended == [*["left in another task or thread than it was entered in"] * 2, None]
+    assert caplog.text.count("left in another task") == 1
+    assert copy.copy(pickle.loads(pickle.dumps(shared)))

@@ -5,13 +5,16 @@ The variable is set and set back, never reset by a token: no token outlives its 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, ContextVar
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from arttrace.capture.base.guard import logger
 from arttrace.capture.base.routes import Route
 from arttrace.capture.context.execution import Execution
 from arttrace.capture.context.position import Position
@@ -38,6 +41,9 @@ OUTSIDE = Flow(is_whole=True)
 _flow: ContextVar[Flow] = ContextVar("arttrace_flow", default=EMPTY_FLOW)
 
 
+_MAX_OPEN = 1000  # of blocks of one object that nobody leaves
+_warned = False
+
 _innermost: Callable[[Position | None], Position | None] | None = None
 
 
@@ -60,10 +66,67 @@ def calling_flow() -> Flow:
     if lifecycle.is_off():
         return EMPTY_FLOW
     flow = _flow.get()
+    if flow.scope is not None and flow.scope.is_left:
+        flow = _come_out(flow)
     if _innermost is None or flow.is_whole:
         return flow
     scope = _innermost(flow.scope)
     return flow if scope is flow.scope else replace(flow, scope=scope)
+
+
+def _come_out(flow: Flow) -> Flow:
+    """The flow as it was before the blocks that this task or thread entered and another one has left: of a generator,
+    say, that its consumer left early and the event loop has closed."""
+    scope = flow.scope
+    while scope is not None and scope.is_left and scope.before is not None:
+        before: Flow = scope.before
+        if scope.execution is None or not scope.execution.is_current:
+            break
+        execution = before.execution if scope.is_root else flow.execution
+        flow = replace(flow, scope=before.scope, overrides=before.overrides, execution=execution)
+        _flow.set(flow)
+        scope.leave(before)
+        scope = flow.scope
+    return flow
+
+
+class Blocks:
+    """The `with` blocks of one object that are open, by what each has entered: None where nothing is recorded. Several
+    tasks may enter the object."""
+
+    def __init__(self) -> None:
+        self._open: deque[Position | None] = deque(maxlen=_MAX_OPEN)
+
+    def __reduce__(self) -> Any:
+        return Blocks, ()  # what is open stays in its process
+
+    def enter(self, entered: Position | None) -> None:
+        """A block has entered that position."""
+        self._open.append(entered)
+
+    def leave(self, here: Position | None) -> Position | None:
+        """What the block had entered that is left now: what the object opened in this flow, `here`, or the only one
+        that is open. The run of a block that is left elsewhere may lack calls: in between there was another flow."""
+        block = here or (self._open[0] if len(self._open) == 1 else None)
+        with suppress(ValueError):
+            self._open.remove(block)
+        if block is not None:
+            block.is_left = here is None or block.execution is None or not block.execution.is_current
+            if here is None:
+                block.run.interrupted = "left in another task or thread than it was entered in"
+                _warn_left_elsewhere()
+        return block
+
+
+def _warn_left_elsewhere() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        logger.warning(
+            "arttrace: a `with` block of a run was left in another task or thread than it was entered in: calls in "
+            "between may be outside of the run, which is incomplete. Decorate a function, or enter and leave it in one "
+            "task (logged once)"
+        )
 
 
 def set_flow(flow: Flow) -> None:

@@ -52,6 +52,11 @@ class Position:
     """Those of them that a library's span has recorded."""
     handle: ReferenceType[Any] | None = None
     """The one that the user has, as long as the user has it."""
+    opened_by: object = None
+    before: Any = None
+    """The flow as it was before the block that opened it, and None without one."""
+    is_left = False
+    """Whether that block was left in another task or thread than it was entered in: there it is still the flow's."""
 
     @property
     def id(self) -> str:
@@ -86,6 +91,9 @@ class Position:
         """Whether another process records its span. What goes right below it is uppermost here: this process counts it
         by itself."""
         return True
+
+    def leave(self, before: Any) -> None:
+        """Make the flow as it was before this position was entered."""
 
     def note_passed(self, what: str) -> None:
         """One more such request."""

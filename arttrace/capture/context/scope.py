@@ -44,8 +44,6 @@ class Scope(Position):
     `enter` and `leave` make it current around each step of the user's code; `close` ends it once.
     """
 
-    before: Flow | None = None
-    opened_by: object = None
     function: Callable[..., Any] | None = None
     """In a rollout, the decorated one that this is a run of."""
     execution: Execution | None = None
