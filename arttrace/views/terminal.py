@@ -20,6 +20,7 @@ from arttrace.records.sequence import TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.trajectories import advice
+from arttrace.trajectories.usage import Used, used
 from arttrace.views import run_filter
 from arttrace.views.agent_tree import agent_tree, cropped
 from arttrace.views.labels import cell_text, json_text, one_line, printable
@@ -50,15 +51,15 @@ _STATUS_STYLES = {"complete": "green", "unread": "yellow", "incomplete": "yellow
 
 
 def trajectory_table(rows: Iterable[Sequence[str]], *, wide: bool = False) -> Table:
-    """A table with LIST_COLUMNS, and tags and metadata where it is wide; tokens read trained/captured. Entry and group
-    give way where it is narrow; ids are never cut."""
+    """A table with LIST_COLUMNS, and what was used, tags and metadata where it is wide; tokens read trained/captured.
+    Entry and group give way where it is narrow; ids are never cut."""
     listed = list(rows)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in (*LIST_COLUMNS, *(("tags", "metadata") if wide else ())):
+    for name in (*LIST_COLUMNS, *(("used", "tags", "metadata") if wide else ())):
         # Columns that may wrap are narrowed first; their cells are cropped instead.
         table.add_column(
             name,
-            justify="right" if name in ("age", "agents", "calls", "tokens", "reward") else "left",
+            justify="right" if name in ("age", "agents", "calls", "tokens", "reward", "used") else "left",
             no_wrap=name not in ("entry", "group"),
             min_width=widest(id for id, *_ in listed) if name == "id" else None,
         )
@@ -143,6 +144,8 @@ def _facts(
     fact("when", "not known (imported without times)" if is_undated(trajectory.start_ns) else took)
     fact("policy", ", ".join(trajectory.policy_versions) or "no policy version recorded")
     fact("tokens", _tokens(sequences, report))
+    if words := used_words(used(trajectory)):
+        fact("used", words)
     if cost:
         fact("cost", one_line(cost))
     if reward is not None:
@@ -176,6 +179,15 @@ def unread_lines(unread: Mapping[str, int]) -> list[str]:
         f"{quantity(count, 'call')} not read: {one_line(name)}"
         for name, count in sorted(unread.items(), key=lambda item: (-item[1], item[0]))
     ]
+
+
+def used_words(tokens: Used) -> str:
+    """The tokens of all prompts and all answers of a run; "" where nobody counted them."""
+    if tokens[:2] == (None, None):
+        return ""
+    asked, answered = ("?" if side is None else f"{side:,}" for side in tokens[:2])
+    beside = f" ({quantity(tokens.uncounted, 'call')} not counted)" if tokens.uncounted else ""
+    return f"{asked} -> {answered} tokens{beside}"
 
 
 def _tokens(sequences: Sequence[TokenSequence], report: TokenReport) -> str:

@@ -17,6 +17,7 @@ from viewer_site import serve_viewer
 
 from arttrace.commands import cli
 from arttrace.commands.scoring import score
+from arttrace.records import semconv
 from arttrace.records.reward import Judgement
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
@@ -67,6 +68,33 @@ def test_a_run_in_which_no_model_answered_is_complete_and_named(root: Path) -> N
         pages = {id: client.get(f"/runs/{id}").text for id in ("silent", "whole")}
     assert "No model call" in pages["silent"]
     assert "No model call" not in pages["whole"]
+
+
+def test_the_tokens_that_a_run_used_are_in_lists_and_in_the_run(tmp_path: Path) -> None:
+    """As the models counted them; of a call that nobody counted it is said."""
+    counted = Run("counted")
+    for at in (1, 3):
+        counted.chat(f"c{at}", [message("user", "why?")], message("assistant", "so"), at=at)
+    spans = counted.end(at=10)
+    usage = {semconv.USAGE_INPUT_TOKENS: 1200, semconv.USAGE_OUTPUT_TOKENS: 34}
+    first = next(span for span in spans if span.name.startswith("chat"))
+    spans = [replace(one, attributes={**one.attributes, **usage}) if one is first else one for one in spans]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*spans, *Run("silent").end(at=10)])
+    listed = {one["id"]: one for one in json.loads(run(tmp_path, "ls", "--json").output)}
+    assert (listed["counted"]["input_tokens"], listed["counted"]["output_tokens"]) == (1200, 34)
+    assert (listed["silent"]["input_tokens"], listed["silent"]["output_tokens"]) == (None, None)
+    wide = {line.split()[0]: line for line in run(tmp_path, "ls", "--wide").output.splitlines()[2:]}
+    assert " 1200->34 " in wide["counted"]
+    assert wide["silent"].split()[-1] == "-"
+    assert "used        1,200 -> 34 tokens (1 call not counted)" in run(tmp_path, "show", "counted").output
+    assert json.loads(run(tmp_path, "show", "counted", "--json").output)["used"] == {
+        "asked": 1200, "answered": 34, "uncounted": 1,
+    }  # fmt: skip
+    assert "used  " not in run(tmp_path, "show", "silent").output
+    with serve_viewer(tmp_path) as viewer, httpx.Client(base_url=viewer.url, follow_redirects=True) as client:
+        client.get(viewer.link)
+        assert '<td class="n">1200 → 34</td>' in client.get("/runs").text
 
 
 def test_errors_and_a_status_must_both_match(root: Path) -> None:

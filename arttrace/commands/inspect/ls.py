@@ -37,7 +37,7 @@ from arttrace.views.web.store_reader import StoreReader
 @click.command("ls")
 @run_filters
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most this many.")
-@click.option("--wide", is_flag=True, help="Show tags and metadata too, and nothing shortened.")
+@click.option("--wide", is_flag=True, help="Show used tokens, tags and metadata too, and nothing shortened.")
 @click.option("--follow", is_flag=True, help="Keep showing runs as they begin, change and end.")
 @json_option
 @store_option
@@ -52,9 +52,9 @@ def command(
     """List captured trajectories, newest first. If there are several filters, all must match.
 
     The status "unread" means that a run has calls without a readable message, which are named below the list. The
-    column "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on. `arttrace show
-    ID` shows one run. With --follow the list stays up to date until Ctrl-C; in a pipe, and with --json, a run is a
-    line, printed again when it has changed.
+    column "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on; "used", with
+    --wide, has the tokens of all prompts -> of all answers. `arttrace show ID` shows one run. With --follow the list
+    stays up to date until Ctrl-C; in a pipe, and with --json, a run is a line, printed again when it has changed.
     """
     if follow:
         _follow(data, wanted, limit, wide, as_json)
@@ -189,5 +189,10 @@ def _row(
         ", ".join(summary.policy_versions) or "-",
         "-" if reward is None else f"{reward:.3f}" if abs(reward) < _HUGE else f"{reward:.3g}",
         run_filter.status(summary),
-        *((", ".join(summary.tags), metadata) if wide else ()),
+        *((_used(summary), ", ".join(summary.tags), metadata) if wide else ()),
     )
+
+
+def _used(summary: TrajectorySummary) -> str:
+    asked, answered = ("?" if side is None else str(side) for side in (summary.input_tokens, summary.output_tokens))
+    return "-" if asked == answered == "?" else f"{asked}->{answered}"

@@ -20,6 +20,7 @@ from arttrace.store.sql_text import quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
+from arttrace.trajectories.usage import used
 from arttrace.views import labels, terminal
 from arttrace.views.agent_tree import agent_tree
 from arttrace.views.console.agents import agents_named, part_below
@@ -90,6 +91,7 @@ def _show(
             "learned": [one and in_columns(one) for one in _learned(store, whole.id, made)],
             "late": late_in,
             "links": pages,
+            "used": used(run)._asdict(),
             "cost": cost_of_run(store, whole.id, load_prices(), calls=None if agent is None else run.calls),
         }
         if agent is not None and len(parts) > 1:

@@ -14,11 +14,13 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import sequences
 from arttrace.trajectories.groups import group_key
 from arttrace.trajectories.identity.reward_membership import before_colons
+from arttrace.trajectories.usage import used
 
 
 class TrajectorySummary(msgspec.Struct, frozen=True):
     """What a list shows of a trajectory. Token counts are those of TokenReport; `error` is the run's own; `incomplete`
-    is the reason, "" for a complete trajectory; `unread` are the calls without a readable message."""
+    is the reason, "" for a complete trajectory; `unread` are the calls without a readable message. `input_tokens` and
+    `output_tokens` are those of all prompts and all answers as the models counted them, None where nobody did."""
 
     id: str
     revision: str
@@ -39,6 +41,8 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     error: str | None
     incomplete: str
     unread: dict[str, int] = {}
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 _READING = 20
@@ -107,6 +111,7 @@ def inferred_tools(trajectory: Trajectory) -> list[InferredTool]:
 def summarise(trajectory: Trajectory) -> TrajectorySummary:
     """The summary of a trajectory; its entry is the entry point's name, or the root agent's where it has none."""
     _, report = sequences(trajectory)
+    tokens = used(trajectory)
     return TrajectorySummary(
         id=trajectory.id,
         revision=trajectory.revision,
@@ -127,6 +132,8 @@ def summarise(trajectory: Trajectory) -> TrajectorySummary:
         error=trajectory.error,
         incomplete=trajectory.incomplete,
         unread=trajectory.unread,
+        input_tokens=tokens.asked,
+        output_tokens=tokens.answered,
     )
 
 

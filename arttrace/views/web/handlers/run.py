@@ -16,6 +16,7 @@ from arttrace.store.access.late_spans import late
 from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError
 from arttrace.trajectories import sequences
+from arttrace.trajectories.usage import used
 from arttrace.views.costs.prices import load_prices
 from arttrace.views.costs.usage import cost_of_run, cost_words
 from arttrace.views.langfuse.state import links
@@ -34,7 +35,6 @@ from arttrace.views.web.models.run_page import (
     problems,
     reward_rows,
     token_words,
-    used,
 )
 from arttrace.views.web.models.transcript import TranscriptEntry, matching, transcript
 from arttrace.views.web.models.waterfall import Bar, waterfall

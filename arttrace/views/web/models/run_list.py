@@ -82,6 +82,8 @@ class RunRow(msgspec.Struct, frozen=True):
     tools: int
     trained: int
     captured: int
+    asked: int | None
+    answered: int | None
     policies: tuple[str, ...]
     reward: float | None
     tags: tuple[str, ...]
@@ -200,6 +202,8 @@ def run_row(run: TrajectorySummary) -> RunRow:
         tools=run.tool_calls,
         trained=run.trained_tokens,
         captured=run.captured_tokens,
+        asked=run.input_tokens,
+        answered=run.output_tokens,
         policies=tuple(sorted(run.policy_versions, key=version_order)),
         reward=trajectory_reward(run),
         tags=run.tags,

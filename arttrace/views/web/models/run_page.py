@@ -136,25 +136,6 @@ def _reward_row(one: Reward, names: dict[str, str]) -> RewardRow:
     return RewardRow(one.value, one.name, one.source, agent, shown("text", one.explanation), undo)
 
 
-class Used(msgspec.Struct, frozen=True):
-    """The tokens of all prompts and all answers as the models counted them, None where nobody did; `uncounted` is how
-    many calls are in neither."""
-
-    asked: int | None
-    answered: int | None
-    uncounted: int
-
-
-def used(run: Trajectory) -> Used | None:
-    """What a run used, None where nobody counted."""
-    counts = [(one.call.input_tokens, one.call.output_tokens) for one in run.calls]
-    counted = [pair for pair in counts if pair != (None, None)]
-    if not counted:
-        return None
-    asked, answered = ([one for one in side if one is not None] for side in zip(*counted, strict=True))
-    return Used(sum(asked) if asked else None, sum(answered) if answered else None, len(counts) - len(counted))
-
-
 def input_and_result(run: Trajectory) -> tuple[ContentPart | None, ContentPart | None]:
     """What the entry point was given and gave back."""
     given = None if run.arguments in (None, {}) else shown("other", value_text(run.arguments))
