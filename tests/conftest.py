@@ -8,11 +8,13 @@ import gc
 import json
 import os
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -30,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; what they start does not inherit a handler
         signal.signal(signal.SIGHUP, lambda *_: None)
+    read_certificates_when_needed()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if hasattr(config, "workerinput"):
@@ -39,6 +42,17 @@ def pytest_configure(config: pytest.Config) -> None:
         "arttrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("arttrace")
+
+
+def read_certificates_when_needed() -> None:
+    """httpx reads a file of certificates for every client, which takes it 15 ms, even if that speaks plain HTTP as
+    nearly all of the tests do. Of a directory of certificates it reads those that it needs. pip keeps a given file."""
+    found = ssl.get_default_verify_paths()
+    if found.capath is None or not any(Path(found.capath).glob("*.0")):
+        return
+    os.environ["SSL_CERT_DIR"] = found.capath
+    if given := os.environ.pop("SSL_CERT_FILE", None):
+        os.environ.setdefault("PIP_CERT", given)
 
 
 @pytest.hookimpl(wrapper=True)

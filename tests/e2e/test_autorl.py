@@ -15,7 +15,7 @@ from arttrace.commands.autorl.state import State
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 SERVER = Path(__file__).parents[2] / "examples" / "mcp" / "server.py"
 
 

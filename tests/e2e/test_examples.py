@@ -24,7 +24,7 @@ import arttrace.loop as art
 from trainer.demo.model.build import Demonstration
 from trainer.demo.scripted import Scripted
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 FOLDERS = {str(found.parent.relative_to(EXAMPLES)) for found in EXAMPLES.glob("**/rollout.py")}
 [OWN] = OWN_ENVIRONMENT

@@ -39,7 +39,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 PROGRAM = Path(__file__).parent / "programs" / "remote_client.py"
 
 

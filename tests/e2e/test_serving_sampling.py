@@ -17,7 +17,7 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
 from trainer.serving import start_serving
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 
 @tool
