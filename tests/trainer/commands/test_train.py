@@ -116,6 +116,27 @@ def test_what_is_not_replayed_of_a_mixture_of_experts_is_said_before_the_step(da
     assert (said in done.stderr.splitlines()) is (experts > 0)
 
 
+@pytest.mark.parametrize(
+    ("step", "remedy"),
+    [(1, "fork it (`arttrace policies fork policy@1 NAME`)"), (0, "train another policy (--policy)")],
+)
+def test_that_training_does_not_go_on_from_the_version_rolled_back_to_is_said(
+    data: DataDir, step: int, remedy: str
+) -> None:
+    checkpoints = Checkpoints(data.policies, "policy")
+    for scenario in ("t", "u", "v"):
+        fill(data, scenario)
+        if scenario == "v":
+            checkpoints.roll_back(step)
+        done = train(data)
+        note = (
+            f"note: policy is rolled back to policy@{step}, but is trained from policy@2, and what is made is served: "
+        )
+        said = f"{note}to train from policy@{step}, {remedy}"
+        assert (said in done.stderr.splitlines()) is (scenario == "v"), done.stderr
+    assert checkpoints.served() == 3
+
+
 def test_a_policy_is_not_published_under_the_name_of_another_that_is_served(data: DataDir) -> None:
     data.serving.write_bytes(
         msgspec.json.encode(ServingFile("http://127.0.0.1:9", str(data.root), "other", os.getpid(), ""))

@@ -19,7 +19,7 @@ from trainer.commands.train.grpo import print_plan, train_grpo
 from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import OfflineTerms, run_offline
 from trainer.commands.train.orders import take_orders
-from trainer.commands.train.report import base_model_to_train, require_base_model
+from trainer.commands.train.report import base_model_to_train, require_base_model, rollback_note
 from trainer.commands.train.settings import TrainSettings, not_read
 from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
@@ -177,7 +177,8 @@ def command(
                 require_base_of_newest(checkpoints, directory)
             finish_open_step(store, checkpoints, gateway)
             reporting.catch_up()
-            if method == "grpo" and (note := routing_note(directory)):
+            notes = (rollback_note(checkpoints), routing_note(directory) if method == "grpo" else "")
+            for note in filter(None, notes):
                 click.echo(f"note: {note}", err=True)
         if method == "grpo" and dry_run:
             print_plan(store, checkpoints, advantages, max_staleness, steps=steps, as_json=as_json)

@@ -28,6 +28,7 @@ from trainer.commands.train.report import (
     base_model_to_train,
     print_step,
     require_base_model,
+    rollback_note,
     step_line,
 )
 from trainer.daemon.config import DaemonConfig, load_config, names
@@ -188,6 +189,8 @@ def _run(
         )
         for one in machine_choices(config, base_model):
             say(describe(one))
+        if note := rollback_note(checkpoints):
+            say(note)
         if at:
             say(f"metrics: {at}/metrics")
         say(

@@ -33,6 +33,7 @@ from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.line_pipes import LinesIn, answers
 from trainer.commands.train.offline import OfflineTerms, plan_offline
+from trainer.commands.train.report import rollback_note
 from trainer.commands.train.settings import TrainSettings, parse_settings
 from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
@@ -248,6 +249,8 @@ class OrderedTrainer:
             finish_open_step(self._store, self._checkpoints, gateway)
             self._reporting_of(settings).catch_up()
         self._reporting_of(settings).begin()
+        if note := rollback_note(self._checkpoints):
+            self._say(note)
         if settings.method != "grpo":
             yield self._train_offline(settings, groups, gateway)
             return

@@ -38,6 +38,20 @@ def require_base_model(base_model: Path | None) -> Path:
     return base_model
 
 
+def rollback_note(checkpoints: Checkpoints) -> str:
+    """What is said where serving was rolled back, from which training does not go on; "" elsewhere."""
+    policy, newest, served = checkpoints.policy, checkpoints.latest(), checkpoints.served()
+    if newest is None or served == newest:
+        return ""
+    other = (
+        f"fork it (`arttrace policies fork {policy}@{served} NAME`)" if served else "train another policy (--policy)"
+    )
+    return (
+        f"{policy} is rolled back to {policy}@{served}, but is trained from {policy}@{newest}, and what is made is "
+        f"served: to train from {policy}@{served}, {other}"
+    )
+
+
 def print_hint(check: Callable[[], None]) -> None:
     """Print what to do where `check` raises TrainingError, since there is nothing to train on."""
     try:
