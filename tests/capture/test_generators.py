@@ -329,3 +329,28 @@ async def test_a_block_that_is_left_in_another_task_ends_and_is_incomplete(
     assert ended == [*["left in another task or thread than it was entered in"] * 2, None]
     assert caplog.text.count("left in another task") == 1
     assert copy.copy(pickle.loads(pickle.dumps(shared)))
+
+
+async def test_capture_goes_on_where_a_generator_was_left_that_had_switched_it_off(spans: Spans) -> None:
+    hold = asyncio.Event()
+
+    async def outlasts() -> None:
+        await hold.wait()
+        helper(2)
+
+    async def quiet(started: list[Any]) -> AsyncIterator[int]:
+        with arttrace.no_capture():
+            started.append(asyncio.create_task(outlasts()))
+            yield helper(1)
+
+    started: list[Any] = []
+    with arttrace.trajectory(name="run"):
+        async for _ in quiet(started):
+            break
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the event loop has closed the generator, in a task of its own
+        helper(3)
+        hold.set()
+        await started[0]
+    helped, _root = spans()
+    assert json.loads(helped.attributes[semconv.ENTRY_RESULT]) == 3

@@ -27,7 +27,7 @@ class Flow(msgspec.Struct, frozen=True, eq=False):
 
     scope: Position | None = None
     execution: Execution | None = None
-    muted: bool = False
+    muted: object = False
     overrides: RunOverrides | None = None
     routes: tuple[Route, ...] = ()
     is_whole: bool = False
