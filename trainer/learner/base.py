@@ -291,7 +291,7 @@ class BaseLearner(ABC):
         gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
         if not all(torch.isfinite(gradient).all() for gradient in gradients):
             raise NotFinite("A gradient is not a finite number.", UNSOUND)
-        masks_only = self.config.importance.endswith("mask") and not self.config.kl_weight
+        masks_only = self.config.correction.endswith("mask") and not self.config.kl_weight
         if masks_only and tally.optimizer_steps == 0 and not any(gradient.any() for gradient in gradients):
             raise NotFinite(
                 "The importance mask left out every token: the policy has moved too far since it sampled them.",

@@ -53,7 +53,9 @@ class LearnerConfig:
       exp(before - captured), of each token, or of each trajectory ("sequence_...": the product over its tokens). With
       the bounds `importance_clip_min` (None: none) and `importance_clip_max`, "..._truncate" weighs by w brought
       between them (Espeholt et al. 2018, arXiv:1802.01561), "..._mask" by w, and by 0 outside them. TRL's
-      `vllm_importance_sampling_mode`, `..._clip_min` and `..._clip_max`; its sequence is a row, ours a trajectory.
+      `vllm_importance_sampling_mode`, `..._clip_min` and `..._clip_max`; its sequence is a row, ours a trajectory. None
+      means "clip", but "token_truncate" for one ratio per trajectory in bfloat16 (packed engine): by rounding alone
+      engine and learner differ there by more than such a ratio is clipped at.
     - `kl_weight`: TRL's `beta`, weight of the estimate of KL(policy || reference); the reference is the base model, or
       the adapter in the directory `kl_reference`. `kl_estimator` (Schulman 2020, "Approximating KL divergence"), with d
       = log reference - log policy: "k3", exp(d) - d - 1, or "k1", -d. `use_bias_correction_kl` multiplies it by the
@@ -103,7 +105,7 @@ class LearnerConfig:
     dr_grpo_length: int = 1024
     delta: float | None = None
     importance_sampling_level: ImportanceLevel = "token"
-    importance: Importance = "clip"
+    importance: Importance | None = None
     importance_clip_min: float | None = None
     importance_clip_max: float = 3.0
     kl_weight: float = 0.0
@@ -229,7 +231,15 @@ class LearnerConfig:
     @property
     def weight_of_trajectory(self) -> bool:
         """Whether staleness is corrected by one weight per trajectory."""
-        return self.importance.startswith("sequence")
+        return self.correction.startswith("sequence")
+
+    @property
+    def correction(self) -> Importance:
+        """The `importance` in force."""
+        if self.importance is not None:
+            return self.importance
+        rounded = self.ratio_of_trajectory and self.computes_in == "bfloat16" and self.engine == "packed"
+        return "token_truncate" if rounded else "clip"
 
     @property
     def clip_range(self) -> tuple[float, float]:

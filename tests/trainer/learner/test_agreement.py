@@ -301,6 +301,34 @@ def test_in_bfloat16_a_stale_adapter_is_found_and_the_current_one_is_not_refused
         served.take(learner)
 
 
+@pytest.mark.parametrize(("dtype", "importance"), [("bfloat16", None), ("bfloat16", "clip"), ("float32", None)])
+def test_what_an_engine_in_bfloat16_rounds_does_not_clip_the_ratio_of_a_trajectory(
+    dtype: Any, importance: Any, base_model: Path
+) -> None:
+    """The engine is off by a hundredth of a nat in the mean of a trajectory, gspo's bounds are 3e-4 and 4e-4."""
+    config = LearnerConfig(
+        dtype=dtype,
+        lora_rank=8,
+        loss="gspo",
+        importance=importance,
+        max_logprob_difference=1.0,
+        gradient_checkpointing=False,
+    )
+    learner = PackedLearner(base_model, config)
+    rows = [[random.Random(seed).randrange(48) for _ in range(24)] for seed in range(8)]
+    with torch.no_grad():
+        logits = learner.model(input_ids=torch.tensor(rows)).logits[:, :-1].float()
+    known = torch.log_softmax(logits, -1).gather(2, torch.tensor(rows)[:, 1:, None])[:, 15:, 0]
+    off = torch.tensor([1e-2, 1e-2, -1e-2, -1e-2] * 2)[:, None]
+    metrics = learner.step(as_runs(rows, (known + off).tolist(), "p@0"), current_version="p@0")
+    if dtype == "bfloat16" and importance is None:
+        assert learner.config.correction == "token_truncate"
+        assert (metrics.clip_fraction, metrics.ratio_mean) == (0, 1)
+    else:
+        assert learner.config.correction == "clip"
+        assert metrics.clip_fraction == 0.5
+
+
 def as_runs(rows: list[list[int]], logprobs: list[list[float]], version: str) -> list[Sample]:
     """Runs of one call each, with a prompt of 16 tokens."""
     return [

@@ -37,6 +37,17 @@ def test_a_cpu_keeps_full_precision_and_a_card_takes_that_of_the_engine() -> Non
     assert (LearnerConfig().logprob_bound, LearnerConfig(device="cuda").logprob_bound) == (0.01, 1.0)
 
 
+def test_a_ratio_that_rounding_would_clip_starts_from_the_policy_itself() -> None:
+    card = LearnerConfig(device="cuda", loss="gspo")
+    named = {one.name: one.value for one in choices(card, QWEN_4B, 100 * GIB)}
+    assert (named["importance"], fitted(card, QWEN_4B, 100 * GIB).correction) == ("token_truncate", "token_truncate")
+    others = {"dtype": "float32"}, {"loss": "dapo"}, {"importance": "clip"}, {"engine": "trl"}
+    for other in others:
+        config = dataclasses.replace(card, **other)
+        assert config.correction == "clip"
+        assert "importance" not in {one.name for one in choices(config, QWEN_4B, 100 * GIB)}
+
+
 def test_micro_batches_fill_the_memory_that_is_free() -> None:
     card = LearnerConfig(device="cuda")
     sizes = [fitted(card, QWEN_4B, free * GIB).micro_batch_tokens for free in (1, 16, 40, 120)]

@@ -71,6 +71,9 @@ def choices(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | N
     if config.max_logprob_difference is None:
         why = f"base model in {config.computes_in}"
         found.append(FittedOption("max_logprob_difference", config.logprob_bound, why))
+    if config.importance is None and config.correction != "clip":
+        why = f"a trajectory's ratio in {config.computes_in}: rounding alone would clip it"
+        found.append(FittedOption("importance", config.correction, why))
     if config.loss != "cispo" and None in (config.epsilon_low, config.epsilon_high):
         low, high = config.clip_range
         why = "one ratio per trajectory" if config.ratio_of_trajectory else "one ratio per token"

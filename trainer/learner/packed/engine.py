@@ -111,7 +111,7 @@ class PackedLearner(BaseLearner):
         )
         before = [Before(sampled=forest.logprobs, old=forest.logprobs) for forest in forests]
         apart = config.weight_of_trajectory and (len(runs) > 1 or ranks > 1)
-        scored_ahead = config.importance != "clip" and (several or config.epochs > 1 or apart)
+        scored_ahead = config.correction != "clip" and (several or config.epochs > 1 or apart)
         if scored_ahead:
             with torch.no_grad():
                 before = [
@@ -173,7 +173,7 @@ class PackedLearner(BaseLearner):
             logps, entropies = self._score(forest)
             if tally.optimizer_steps == 0:
                 self._leave_out_strangers(forest, logps.detach())
-            if config.importance != "clip" and known.old is known.sampled:
+            if config.correction != "clip" and known.old is known.sampled:
                 known = replace(known, old=logps.detach())
             if config.weight_of_trajectory and known.trajectory_moved is None:
                 moved = self._sums([forest], [known.old - known.sampled], plan.samples)[0]
@@ -229,7 +229,7 @@ class PackedLearner(BaseLearner):
         for forest, logps in zip(minibatch.forests, now, strict=True) if first else ():
             self._leave_out_strangers(forest, logps)
         olds = [
-            logps if self.config.importance != "clip" and known.old is known.sampled else known.old
+            logps if self.config.correction != "clip" and known.old is known.sampled else known.old
             for logps, known in zip(now, minibatch.before, strict=True)
         ]
         shifts = [logps - old for logps, old in zip(now, olds, strict=True)]

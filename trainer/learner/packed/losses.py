@@ -49,7 +49,7 @@ class LossTerms:
 
 
 def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Tensor, before: Before) -> LossTerms:
-    """The terms of one micro-batch, under `config.loss`, `config.importance` and `config.kl_weight`."""
+    """The terms of one micro-batch, under `config.loss`, `config.correction` and `config.kl_weight`."""
     own = logps - before.old
     shift, ratio = own, (of_token := own.clamp(max=FARTHEST).exp())
     if config.ratio_of_trajectory:
@@ -71,7 +71,7 @@ def loss_terms(config: LearnerConfig, logps: torch.Tensor, advantages: torch.Ten
             falling |= ratio.detach() > config.delta
         clipped = torch.where(advantages > 0, ratio.detach() > high, falling)
     masked = torch.zeros_like(clipped)
-    if config.importance != "clip":
+    if config.correction != "clip":
         weight = staleness_weight(config, before)
         loss, masked = loss * weight, weight == 0
     kl = torch.zeros_like(logps)
@@ -100,7 +100,7 @@ def staleness_weight(config: LearnerConfig, before: Before) -> torch.Tensor:
         assert before.trajectory_moved is not None
         moved = before.trajectory_moved
     weight, least, most = moved.exp(), config.importance_clip_min or 0.0, config.importance_clip_max
-    if config.importance.endswith("truncate"):
+    if config.correction.endswith("truncate"):
         return weight.clamp(least, most)
     return torch.where((weight >= least) & (weight <= most), weight, torch.zeros_like(weight))
 

@@ -21,9 +21,9 @@ class TrlLearner(BaseLearner):
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or the config makes no sense."""
         super().__init__(base_model, config)
-        if self.config.importance != "clip":
+        if self.config.correction != "clip":
             raise TrainingError(
-                f"The trl engine has no importance correction {self.config.importance!r}.",
+                f"The trl engine has no importance correction {self.config.correction!r}.",
                 "Train with --engine packed.",
             )
         if self.config.kl_weight and self.config.kl_estimator != "k3":
