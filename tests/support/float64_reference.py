@@ -82,15 +82,15 @@ class Reference:
                 "dr_grpo": len(samples) * config.dr_grpo_length,
             }[config.loss]
             targets = list(self.targets(sample, with_base=config.kl_weight > 0))
-            old_of = [captured if config.importance == "clip" else logp.item() for logp, captured, *_ in targets]
+            old_of = [captured if config.correction == "clip" else logp.item() for logp, captured, *_ in targets]
             pairs = list(zip(targets, old_of, strict=True))
             whole = torch.stack([logp - old for (logp, *_), old in pairs]).mean().exp()
             moved_whole = math.exp(sum(old - captured for (_, captured, *_), old in pairs))
             by_trajectory = config.loss == "gspo" or config.importance_sampling_level == "sequence"
             for (logp, captured, plain, advantage), old in pairs:
                 weight = 1.0
-                if config.importance != "clip":
-                    level, _, way = config.importance.partition("_")
+                if config.correction != "clip":
+                    level, _, way = config.correction.partition("_")
                     moved = moved_whole if level == "sequence" else math.exp(old - captured)
                     least, most = config.importance_clip_min or 0.0, config.importance_clip_max
                     if way == "truncate":

@@ -61,7 +61,7 @@ def loss_by_trl(config: LearnerConfig, new: torch.Tensor, mask: torch.Tensor, **
         epsilon_high=config.cispo_max_ratio if config.loss == "cispo" else high - 1,
         max_completion_length=LIMIT,
         current_gradient_accumulation_steps=1,
-        use_vllm=config.importance != "clip",
+        use_vllm=config.correction != "clip",
         vllm_importance_sampling_correction=True,
         aux_loss_enabled=False,
         top_entropy_quantile=1.0,

@@ -105,7 +105,7 @@ def test_loss_gradients_and_weights_equal_the_reference(
     expected.backward()
 
     assert metrics.loss == pytest.approx(expected.item(), abs=1e-12)
-    if config.importance == "clip" and not config.ratio_of_trajectory:
+    if config.correction == "clip" and not config.ratio_of_trajectory:
         assert 0 < clipped < active
     if not config.kl_weight:
         assert metrics.clip_fraction == pytest.approx(clipped / active)
