@@ -85,7 +85,7 @@ class DaemonConfig(BaseModel):
         None, ge=0, description="Leave out runs sampled more than this many steps before."
     )
     max_steps: int | None = Field(None, ge=1, description="Stop when the policy is at this version.")
-    max_skips: int = Field(10, ge=1, description="Stop after this many rounds in a row without finite numbers.")
+    max_skips: int = Field(10, ge=1, description="Stop after this many rounds in a row that could not be computed.")
     solved_pause: float = Field(
         600.0,
         ge=0,

@@ -59,7 +59,7 @@ from trainer.daemon.state import (
 from trainer.daemon.unscored import UnscoredGroups
 from trainer.grpo.metrics import group_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
-from trainer.learner.interface import Learner, NotFinite
+from trainer.learner.interface import Learner, NotComputed
 from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import to_prune
@@ -117,7 +117,7 @@ class Daemon:
         self._unscored = UnscoredGroups(self._stop, self._trouble, lambda line: self._say(Problem(line)))
         self._ready_since: float | None = None
         self._aside: tuple[Consumed, ...] = ()
-        self._not_finite = 0  # rounds in a row
+        self._not_computed = 0  # rounds in a row
         self._consumed: frozenset[str] = frozenset()  # when it started: what a fork inherited is in no other place
         self._rewarded: list[PolicyStep] = []  # every step, without what it consumed
         self._state_lost = False
@@ -260,17 +260,17 @@ class Daemon:
             for line in left_out_lines(batch.left_out, calls=batch.quarantined):
                 self._say(line)
             done = self._loop.train_on(batch, clock, beside=self._aside, judgements=judgements)
-        except (NotFinite, NothingToTrain) as error:
-            self._skip(Problem(error.message) if isinstance(error, NotFinite) else error.message, groups)
-            self._not_finite = self._not_finite + 1 if isinstance(error, NotFinite) else 0
-            if self._not_finite >= self._config.max_skips:
+        except (NotComputed, NothingToTrain) as error:
+            self._skip(Problem(error.message) if isinstance(error, NotComputed) else error.message, groups)
+            self._not_computed = self._not_computed + 1 if isinstance(error, NotComputed) else 0
+            if self._not_computed >= self._config.max_skips:
                 raise TrainingError(
-                    f"{self._not_finite} rounds in a row had numbers that are not finite; the last: {error.message}",
-                    "Lower the learning rate, or look at the last rewards. The newest version stays as it is.",
+                    f"{self._not_computed} rounds in a row could not be computed; the last: {error.message}",
+                    f"{error.hint} The newest version stays as it is.",
                 ) from error
             return
         self._pause(groups)
-        self._not_finite = 0
+        self._not_computed = 0
         if done is None:
             self._skip(_EQUAL, groups)
         else:

@@ -17,7 +17,7 @@ from arttrace.records.values.learned_tokens import Columns
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.distributed import gathered, largest, least, rank_and_count, total
-from trainer.learner.interface import NotFinite, Progress, Sample, StepMetrics
+from trainer.learner.interface import NoRoom, NotFinite, Progress, Sample, StepMetrics
 from trainer.learner.machine.fitting import room
 from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
@@ -72,6 +72,7 @@ class StepTally:
     ) -> None:
         """Keep what the loss used for the targets of the rows, all (M,), in the first pass over them."""
         if self.first_pass:
+            ratios = ratios.clamp(max=torch.finfo(torch.float16).max)
             self._kept.append((rows, logps.detach().half(), ratios.half(), fates.flags()))
 
     def kept(self) -> list[Columns]:
@@ -192,7 +193,13 @@ class BaseLearner(ABC):
             if before is not None:
                 before.restore()
             if is_out_of_memory(error):
-                raise TrainingError(f"The step needs more memory than there is: {error}", SMALLER) from error
+                longest = max(whole.rows, key=lambda row: len(row.token_ids))
+                run = samples[longest.trajectory].sequences[0].trajectory_id
+                raise NoRoom(
+                    f"The step needs more memory than there is: {error} (the longest row, of trajectory {run}, has "
+                    f"{len(longest.token_ids)} tokens)",
+                    SMALLER,
+                ) from error
             raise
         finally:
             self.model.zero_grad(set_to_none=True)

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from arttrace.records.sequence import TokenSequence
 
 
-class NotFinite(TrainingError):
-    """A loss or a gradient was not a finite number, or every token was too far away to have one: the weights were left
-    as they were."""
+class NotComputed(TrainingError):
+    """A step could not be computed of these samples, as it may be of others: the weights were left as they were."""
+
+
+class NotFinite(NotComputed):
+    """A loss or a gradient was not a finite number, or every token was too far away to have one."""
+
+
+class NoRoom(NotComputed):
+    """The smallest micro-batch needed more memory than there was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from arttrace.system.errors import TrainingError
 from trainer.daemon.prometheus import render
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState, PlannedGroup, StepPlan, read_state, write_state
-from trainer.learner.interface import NotFinite, StepMetrics
+from trainer.learner.interface import NoRoom, NotFinite, StepMetrics
 from trainer.output.log import Problem
 
 
@@ -144,7 +144,7 @@ def test_numbers_that_are_never_finite_end_it_with_a_reason(site: Site) -> None:
     site.learner.script += [nan] * 4
     for n in range(4):
         site.group(f"g{n}", 0.0, 1.0)
-    with pytest.raises(TrainingError, match="3 rounds in a row had numbers that are not finite") as stopped:
+    with pytest.raises(TrainingError, match="3 rounds in a row could not be computed; the last: The loss") as stopped:
         site.run(max_skips=3)
     state = read_state(site.checkpoints.directory)
     assert state is not None
@@ -163,6 +163,20 @@ def test_a_loss_that_is_not_finite_costs_its_round_only(site: Site) -> None:
     assert (daemon.state.step, daemon.state.skips) == (1, 0)
     assert site.said == ["skipped: The loss is not a finite number."]
     assert isinstance(site.said[0], Problem), "its level is WARNING"
+
+
+def test_a_run_that_does_not_fit_into_memory_costs_its_round_only(site: Site) -> None:
+    """It ended the daemon, and each start after that took up the same runs again."""
+
+    def full() -> StepMetrics:
+        raise NoRoom("The step needs more memory than there is.", "Lower micro_batch_tokens.")
+
+    site.learner.script.append(full)
+    site.group("long", 0.0, 1.0)
+    site.group("short", 0.0, 1.0, at=2000)
+    assert site.run(max_steps=1).state.step == 1
+    assert site.learner.trained == [{"short-0", "short-1"}]
+    assert site.said == ["skipped: The step needs more memory than there is."]
 
 
 def test_a_step_that_the_learner_refuses_ends_it_and_consumes_nothing(site: Site) -> None:

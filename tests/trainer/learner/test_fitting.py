@@ -17,7 +17,7 @@ from arttrace.system.errors import TrainingError
 from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
-from trainer.learner.interface import Sample
+from trainer.learner.interface import NoRoom, Sample
 from trainer.learner.machine import memory
 from trainer.learner.machine.fitting import choices, fitted, refuse_experts
 from trainer.learner.machine.needs import weight_bytes
@@ -264,8 +264,11 @@ def test_memory_that_is_never_enough_is_an_error_with_what_to_lower(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(learner, "_accumulate", full)
-    with pytest.raises(TrainingError, match="more memory than there is") as raised:
-        learner.step(make_samples(0))
+    samples = make_samples(0)
+    longest = max((one for sample in samples for one in sample.sequences), key=lambda one: len(one.token_ids))
+    named = f"the longest row, of trajectory {longest.trajectory_id}, has {len(longest.token_ids)} tokens"
+    with pytest.raises(NoRoom, match=f"more memory than there is: CUDA out of memory .{named}") as raised:
+        learner.step(samples)
     assert "--gradient-checkpointing" in str(raised.value)
 
 

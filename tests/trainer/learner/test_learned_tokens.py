@@ -147,6 +147,22 @@ def test_what_the_importance_mask_dropped_is_distinguished_from_what_was_clipped
     assert metrics.clip_fraction > 0
 
 
+def test_a_ratio_beyond_sixteen_bits_is_the_largest_that_they_hold(
+    base_model: Path, tmp_path: Path, make_samples: MakeSamples
+) -> None:
+    """It was infinite, which JSON has no number for."""
+    samples = apart(make_samples(1))
+    first = samples[0].sequences[0]
+    at = first.trained.index(1)
+    rare = tuple(-40.0 if place == at else logprob for place, logprob in enumerate(first.logprobs))
+    samples[0] = dataclasses.replace(samples[0], sequences=(msgspec.structs.replace(first, logprobs=rare),))
+    learner = PackedLearner(base_model, LOOSE)
+    learner.step(samples)
+    learner.save(tmp_path)
+    one = read(tmp_path, samples)[sequence_key(first)]
+    assert one.ratios[one.places.index(at)] == 65504
+
+
 def test_what_another_step_computed_is_not_kept(base_model: Path, tmp_path: Path, make_samples: MakeSamples) -> None:
     learner = PackedLearner(base_model, LOOSE)
     for name in ("p@1", "p@2"):
