@@ -12,7 +12,8 @@ import pytest
 import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.patches import model_clients, registry
-from arttrace.capture.patches.frameworks import agno, langchain_steps, openai_agents, pydantic_ai
+from arttrace.capture.patches.frameworks import agno, openai_agents, pydantic_ai
+from arttrace.capture.patches.frameworks.langchain import steps as langchain_steps
 
 
 @pytest.fixture(autouse=True)
