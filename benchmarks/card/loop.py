@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ def run(config: Config) -> Table:
             from benchmarks.card.loop_served import with_vllm
 
             with_vllm(config, table, base, task, plan)
+            if config.toy:
+                with_vllm(config, table, base, task, replace(plan, steps=10), dtype="bfloat16")
     return table
 
 
@@ -139,12 +141,12 @@ def _with_torch(config: Config, table: Table, base: Path, task: Task, plan: Plan
     table.add(NAME, rise(means), f"{before:.1%}", f"{after:.1%}", len(means), *cells)
 
 
-def learner_config(config: Config, plan: Plan) -> Any:
+def learner_config(config: Config, plan: Plan, dtype: Any = None) -> Any:
     """Of both ways."""
     from trainer.learner import LearnerConfig
 
-    device = "cuda" if config.device == "cuda" else "cpu"
-    return LearnerConfig(device=device, learning_rate=plan.learning_rate, lora_rank=16)  # type: ignore[arg-type]
+    device: Any = "cuda" if config.device == "cuda" else "cpu"
+    return LearnerConfig(device=device, dtype=dtype, learning_rate=plan.learning_rate, lora_rank=16)
 
 
 def advantages(rewards: Sequence[float]) -> list[float]:

@@ -26,8 +26,8 @@ _STALE = 20
 """Steps whose runs are shown to the learner of the next version as if that had sampled them."""
 
 
-def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) -> None:
-    """A row of the table: the same plan over HTTP."""
+def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan, dtype: str | None = None) -> None:
+    """A row of the table: the same plan over HTTP, in the machine's usual precision or in `dtype`."""
     import httpx
 
     from arttrace.store.server.owner import hold_store
@@ -40,12 +40,13 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
     from trainer.serving import start_serving
     from trainer.step.phases import Clock, Phase
 
-    data = DataDir(config.scratch / "served")
+    data = DataDir(config.scratch / f"served {dtype}")
     options = ["--max-model-len=128", f"--vllm-arg=--max-num-seqs={_AT_ONCE}", "--vllm-arg=--max-lora-rank=16"]
     options += [] if config.toy else ["--engine-memory-share=0.2"]
+    options += [f"--vllm-arg=--dtype={dtype}"] if dtype else []
     pairs, drawn, took = task.scenarios(held_out=False), random.Random(1), Took()
     asked = (task.scenarios(held_out=True) * (plan.asked // 20 + 1))[: plan.asked]
-    learner = make_learner(base, learner_config(config, plan))
+    learner = make_learner(base, learner_config(config, plan, dtype))
     checkpoints = Checkpoints(data.policies, POLICY)
     with (
         start_serving(data, base, options=options, timeout_s=config.left_s) as serving,
@@ -119,7 +120,7 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan) 
         took.phases["publish"] = publish
         cells = took.cells()
         shares = (rise(means), f"{before:.1%}", f"{right():.1%}")
-        table.add("vLLM, recorded runs", *shares, checkpoints.latest() or 0, *cells)
+        table.add(f"vLLM, {dtype}" if dtype else "vLLM, recorded runs", *shares, checkpoints.latest() or 0, *cells)
         mean, high, most, fresh, stale, caught = seen.cells()
         table.note(f"vLLM against the learner, in nats: mean {mean}, p99.9 {high}, max {most}; stale caught: {caught}")
         table.note(f"of the way to the version before have gone: fresh {fresh}, stale {stale}")
