@@ -342,24 +342,24 @@ class BaseLearner(ABC):
             others["the version before it"] = self._before_last
         now = Weights(self.model)
 
-        def differences_at(other: Weights, times: float) -> list[float]:
+        def logps_at(other: Weights, times: float) -> list[float]:
             now.go_towards(other, times)
             try:
-                return self._differences(chosen, current_version)
+                return self._compared(chosen, current_version)[0]
             finally:
                 now.restore()
 
-        own = self._differences(chosen, current_version)
-        captured = [-off for off in own]
+        own, captured = self._compared(chosen, current_version)
+        gone = [its - mine for its, mine in zip(captured, own, strict=True)]
         return {
-            name: share_gone(captured, way_to(partial(differences_at, other), own, rounded=rounded))
+            name: share_gone(gone, way_to(partial(logps_at, other), own, rounded=rounded), own)
             for name, other in others.items()
         }
 
     @abstractmethod
-    def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
-        """Of the tokens that the current version sampled: the log-probability by the model as it is now less the
-        captured one, as at temperature 1 (nats)."""
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float]]:
+        """Of the tokens that the current version sampled: the log-probabilities by the model as it is now, and the
+        captured ones, times their temperature (nats)."""
 
     def _check_vocabulary(self, plan: PlannedStep, samples: Sequence[Sample]) -> None:
         size = self.model.get_input_embeddings().weight.shape[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arttrace.system.errors import TrainingError
 from trainer.learner.samples import TokenRow
@@ -25,10 +25,16 @@ down."""
 _MEASURED_AT = 0.05
 """Nats (root mean square): far above what bfloat16 rounds, near enough for a straight line."""
 _FIRST, _FURTHEST, _TRIES = 16.0, 1024.0, 3
+_EXACT = 1e-9
+"""Far above what is rounded in double precision."""
 
 
 def sample_of(rows: Sequence[TokenRow], current_version: str | None, *, rounded: bool) -> list[TokenRow]:
-    """Some of the rows that the current version sampled, the shortest first; none where there are too few targets."""
+    """Some of the rows that the current version sampled, the shortest first; none where there are too few targets.
+
+    A token that several rows have behind the same beginning is looked at once: an engine is off there by the same in
+    all of them, which is one observation.
+    """
     own = sorted(
         (row for row in rows if current_version is not None and current_version in row.versions),
         key=lambda row: (len(row.token_ids), row.token_ids),
@@ -37,19 +43,41 @@ def sample_of(rows: Sequence[TokenRow], current_version: str | None, *, rounded:
     budget = max(least, sum(len(row.token_ids) for row in rows) // _SHARE)
     chosen: list[TokenRow] = []
     targets = 0
+    places: dict[tuple[int, int], int] = {}
+    seen: set[int] = set()
     for row in own:
+        row, fresh = _at_new_places(row, current_version, places, seen)
+        if not fresh:
+            continue
         if chosen and targets >= LEAST_TARGETS and budget < len(row.token_ids):
             break
         chosen.append(row)
         budget -= len(row.token_ids)
-        targets += sum(version == current_version for version in row.versions)
+        targets += fresh
     return chosen if targets >= LEAST_TARGETS else []
+
+
+def _at_new_places(
+    row: TokenRow, current_version: str | None, places: dict[tuple[int, int], int], seen: set[int]
+) -> tuple[TokenRow, int]:
+    """The row without the current version's tokens that were `seen`, and how many it has left. `places` are nodes of
+    the rows' prefix tree by their parent and token."""
+    at, fresh = 0, 0
+    versions: list[str | None] = []
+    for token, version in zip(row.token_ids, row.versions, strict=True):
+        at = places.setdefault((at, token), len(places) + 1)
+        is_fresh = version == current_version and at not in seen
+        if is_fresh:
+            seen.add(at)
+            fresh += 1
+        versions.append(version if is_fresh else None)
+    return replace(row, versions=tuple(versions)), fresh
 
 
 def way_to(at: Callable[[float], Sequence[float]], here: Sequence[float], *, rounded: bool) -> list[float]:
     """How far another version is from the current one at each token (nats).
 
-    `at(m)` are the log-probabilities, but for a constant at each token, of the weights m times the way from the current
+    `at(m)` are the log-probabilities of the weights m times the way from the current
     ones to the other's; `here` is at(0), and the other version is at(1). What is `rounded` to bfloat16 differs between
     neighbouring versions by its rounding more than by their weights. There the way is measured where it is long, m
     times to both sides, and divided: (at(m) - at(-m)) / 2m.
@@ -82,22 +110,47 @@ class Share:
         return self.gone > 0.5 and self.gone > SIGMAS * self.error
 
 
-def share_gone(captured: Sequence[float], way: Sequence[float]) -> Share:
-    """By least squares, for both as nats at each token away from the current version.
+def share_gone(captured: Sequence[float], way: Sequence[float], logps: Sequence[float]) -> Share:
+    """By least squares, for `captured` and `way` as nats at each token away from the current version, whose own are
+    `logps`.
 
-    The error is as in MacKinnon and White (1985), HC3: the noise of an engine is larger at some tokens than at others,
-    and one token that weighs much has the fit to itself.
+    What an engine is off by at every token alike, or in proportion to the log-probability, is taken out of both first:
+    a way may have a part of that, and an engine that is off so serves no other version. The error is as in MacKinnon
+    and White (1985), HC3: the noise of an engine is larger at some tokens than at others, and one token that weighs
+    much has the fit to itself.
     """
-    length = sum(one * one for one in way)
-    if not length:
-        return Share(0.0, math.inf, _mean_square(captured))
-    gone = sum(its * one for its, one in zip(captured, way, strict=True)) / length
-    left = [its - gone * one for its, one in zip(captured, way, strict=True)]
+    alike = [1.0] * len(way)
+    weighs = [1 / len(way)] * len(way)
+    left, along = _without(captured, alike), _without(way, alike)
+    if slope := _direction(_without(logps, alike), logps):
+        left, along = _without(left, slope), _without(along, slope)
+        weighs = [its + one * one for its, one in zip(weighs, slope, strict=True)]
+    unit = _direction(along, way)
+    if not unit:
+        return Share(0.0, math.inf, _mean_square(left))
+    length = _dot(along, unit)
+    gone = _dot(left, unit) / length
+    left = _without(left, unit)
     summed = 0.0
-    for rest, one in zip(left, way, strict=True):
-        others = 1 - one * one / length
-        summed += (one * rest / others) ** 2 if others else math.inf
+    for rest, one, its in zip(left, unit, weighs, strict=True):
+        others = 1 - its - one * one
+        summed += (one * rest / others) ** 2 if others > _EXACT else math.inf
     return Share(gone, math.sqrt(summed) / length, _mean_square(left))
+
+
+def _direction(values: Sequence[float], whole: Sequence[float]) -> list[float]:
+    """Of length 1; empty where `values` are no more than what computing them from the `whole` rounded."""
+    length = math.sqrt(_dot(values, values))
+    return [one / length for one in values] if length > _EXACT * math.sqrt(_dot(whole, whole)) else []
+
+
+def _without(values: Sequence[float], column: Sequence[float]) -> list[float]:
+    share = _dot(values, column) / _dot(column, column)
+    return [one - share * its for one, its in zip(values, column, strict=True)]
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(one * other for one, other in zip(left, right, strict=True))
 
 
 def check_nearest(shares: Mapping[str, Share], current: str) -> None:

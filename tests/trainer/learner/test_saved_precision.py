@@ -88,13 +88,13 @@ def test_the_learner_computes_with_what_was_handed_over(
     learner.step(make_samples(0))
     learner.save_adapter(tmp_path)
     rows = plan_step(make_samples(1), HALF).rows
-    mine = learner._differences(rows, "p@0")
+    mine = learner._compared(rows, "p@0")
     served = Weights.of_version(learner.model, tmp_path)
     assert served is not None
     kept = weights(learner)
     served.restore()
     assert not same(weights(learner), kept), "they are rounded"
-    assert learner._differences(rows, "p@0") == mine
+    assert learner._compared(rows, "p@0") == mine
 
 
 def test_a_version_that_lost_its_state_goes_on_from_what_was_served(

@@ -87,14 +87,17 @@ class PackedLearner(BaseLearner):
                 self._optimise(minibatch, tally, computed)
         tally.gather()
 
-    def _differences(self, rows: Sequence[TokenRow], current_version: str) -> list[float]:
-        found: list[float] = []
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float]]:
+        own: list[float] = []
+        captured: list[float] = []
         for run in split_forests(rows, self._budget):
             forest = plant(run, current_version=current_version, device=self.config.runs_on, dtype=self._numbers)
             with torch.no_grad():
-                gap = (self._score(forest)[0] - forest.logprobs) * forest.temperatures[forest.prediction]
-            found += gap[forest.current].tolist()
-        return found
+                logps = self._score(forest)[0]
+            temperatures = forest.temperatures[forest.prediction]
+            own += (logps * temperatures)[forest.current].tolist()
+            captured += (forest.logprobs * temperatures)[forest.current].tolist()
+        return own, captured
 
     def _prepare(
         self, plan: PlannedStep, current_version: str | None, *, several: bool, compared: StepTally | None

@@ -244,14 +244,13 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             hidden = self._decoder()(input_ids=ids, use_cache=False).last_hidden_state
             return head if head.gives(self.model(input_ids=ids, use_cache=False).logits, hidden) else None
 
-    def differences(self, batch: MicroBatch) -> torch.Tensor:
-        """How far the captured log-probabilities of the targets are from the model's as it is now, as at temperature 1;
-        shape (B, L-1), 0 elsewhere."""
+    def logps(self, batch: MicroBatch) -> torch.Tensor:
+        """The log-probabilities of the targets by the model as it is now; shape (B, L-1)."""
         targets = batch.weights > 0
         self._temperatures = batch.temperatures
         with torch.no_grad():
             logps, _ = self._score(batch.token_ids, targets)
-        return (logps - batch.logprobs) * targets * batch.temperatures
+        return logps
 
     def compare_ahead(self, minibatch: Sequence[dict[str, torch.Tensor]], tally: StepTally) -> None:
         """Compare what the current version sampled with it before the first optimizer step: at a later minibatch's turn
