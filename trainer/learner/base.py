@@ -23,7 +23,7 @@ from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
 from trainer.learner.policy_model import fitted_to_machine, trainable
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
-from trainer.learner.stale_adapter import Share, check_nearest, sample_of, share_gone, way_to
+from trainer.learner.stale_adapter import FIRST, Share, check_nearest, sample_of, share_gone, way_to
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.output.quiet import quiet
 from trainer.policies.base_weights import weights_digest
@@ -149,6 +149,7 @@ class BaseLearner(ABC):
         self.base_weights = weights_digest(base_model)
         self.config = fitted_to_machine(asked, base_model)
         self.steps = 0
+        self._times: dict[str, float] = {}
         self._budget = self.config.micro_batch_tokens or 1
         self._may_grow = asked.micro_batch_tokens is None
 
@@ -351,10 +352,12 @@ class BaseLearner(ABC):
 
         own, captured = self._compared(chosen, current_version)
         gone = [its - mine for its, mine in zip(captured, own, strict=True)]
-        return {
-            name: share_gone(gone, way_to(partial(logps_at, other), own, rounded=rounded), own)
-            for name, other in others.items()
-        }
+        shares = {}
+        for name, other in others.items():
+            times = self._times.get(name, FIRST)
+            way, self._times[name] = way_to(partial(logps_at, other), own, rounded=rounded, times=times)
+            shares[name] = share_gone(gone, way, own)
+        return shares
 
     @abstractmethod
     def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float]]:

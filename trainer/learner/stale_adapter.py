@@ -24,7 +24,7 @@ _SHARE, _LEAST_TOKENS, _LEAST_ROUNDED = 48, 512, 4096
 down."""
 _MEASURED_AT = 0.05
 """Nats (root mean square): far above what bfloat16 rounds, near enough for a straight line."""
-_FIRST, _FURTHEST, _TRIES = 16.0, 1024.0, 3
+FIRST, _FURTHEST, _TRIES = 16.0, 1024.0, 3
 _EXACT = 1e-9
 """Far above what is rounded in double precision."""
 
@@ -74,24 +74,26 @@ def _at_new_places(
     return replace(row, versions=tuple(versions)), fresh
 
 
-def way_to(at: Callable[[float], Sequence[float]], here: Sequence[float], *, rounded: bool) -> list[float]:
-    """How far another version is from the current one at each token (nats).
+def way_to(
+    at: Callable[[float], Sequence[float]], here: Sequence[float], *, rounded: bool, times: float = FIRST
+) -> tuple[list[float], float]:
+    """How far another version is from the current one at each token (nats), and with which `times` to begin for the
+    next version: measuring it anew takes twice as long.
 
     `at(m)` are the log-probabilities of the weights m times the way from the current
     ones to the other's; `here` is at(0), and the other version is at(1). What is `rounded` to bfloat16 differs between
     neighbouring versions by its rounding more than by their weights. There the way is measured where it is long, m
     times to both sides, and divided: (at(m) - at(-m)) / 2m.
     """
-    times = _FIRST
     for _ in range(_TRIES if rounded else 0):
         far = [(there - back) / 2 for there, back in zip(at(times), at(-times), strict=True)]
         size = math.sqrt(_mean_square(far))
         if size == 0 or (0.4 * _MEASURED_AT < size < 2.5 * _MEASURED_AT) or times == _FURTHEST:
-            return [one / times for one in far]
+            return [one / times for one in far], times
         times = min(times * _MEASURED_AT / size, _FURTHEST) if math.isfinite(size) else 0.0
         if times <= 1:
             break
-    return [there - own for there, own in zip(at(1), here, strict=True)]
+    return [there - own for there, own in zip(at(1), here, strict=True)], FIRST
 
 
 @dataclass(frozen=True, slots=True)

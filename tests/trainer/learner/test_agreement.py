@@ -23,7 +23,7 @@ from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
 from trainer.learner.samples import plan_step
-from trainer.learner.stale_adapter import Share, check_nearest, sample_of, share_gone, way_to
+from trainer.learner.stale_adapter import FIRST, Share, check_nearest, sample_of, share_gone, way_to
 from trainer.learner.trl.engine import TrlLearner
 
 BFLOAT16 = LearnerConfig(lora_rank=8, learning_rate=1e-3, max_logprob_difference=1.0)
@@ -297,10 +297,10 @@ def test_the_way_between_versions_is_measured_where_rounding_does_not_hide_it(ea
         exact = [own + times * one for own, one in zip(start, true, strict=True)]
         return torch.tensor(exact, dtype=torch.bfloat16).double().tolist()
 
-    share = gone_of(way_to(at, at(0), rounded=True), true)
+    share = gone_of(way_to(at, at(0), rounded=True)[0], true)
     assert share.gone == pytest.approx(1, abs=0.08)
     assert math.sqrt(share.left) < 0.25 * each
-    direct = gone_of(way_to(at, at(0), rounded=False), true)
+    direct = gone_of(way_to(at, at(0), rounded=False)[0], true)
     assert each == 0.3 or math.sqrt(direct.left) > 0.9 * each
 
 
@@ -308,8 +308,23 @@ def test_a_way_that_cannot_be_gone_on_is_measured_directly() -> None:
     def at(times: float) -> list[float]:
         return [times if abs(times) <= 1 else math.nan] * 40
 
-    assert way_to(at, at(0), rounded=True) == [1.0] * 40
-    assert way_to(lambda times: [0.0] * 40, [0.0] * 40, rounded=True) == [0.0] * 40
+    assert way_to(at, at(0), rounded=True) == ([1.0] * 40, FIRST)
+    assert way_to(lambda times: [0.0] * 40, [0.0] * 40, rounded=True)[0] == [0.0] * 40
+
+
+def test_the_length_at_which_a_way_was_measured_is_where_the_next_one_begins() -> None:
+    asked = []
+
+    def at(times: float) -> list[float]:
+        asked.append(times)
+        return [2e-4 * times] * 40
+
+    way, times = way_to(at, at(0), rounded=True)
+    assert way == pytest.approx([2e-4] * 40)
+    assert asked == [0, 16, -16, pytest.approx(250), pytest.approx(-250)]
+    asked.clear()
+    assert way_to(at, [0.0] * 40, rounded=True, times=times) == (way, times)
+    assert asked == [times, -times]
 
 
 @pytest.mark.parametrize("engine", ["packed", "trl"])
