@@ -17,7 +17,7 @@ from arttrace.capture.base.entry_point import EntryPoint, of_function
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import content_mode
 from arttrace.capture.context import program
-from arttrace.capture.context.flow import Blocks, current_flow
+from arttrace.capture.context.flow import Blocks, current_flow, left_elsewhere
 from arttrace.capture.context.generators import (
     AlreadyOpen,
     Instrumented,
@@ -70,7 +70,7 @@ class ScopeDecorator:
         self._tags: Sequence[str] = ()
         self._metadata: dict[str, Any] = {}
         with _opening:
-            self._blocks = Blocks()
+            self._blocks: Blocks[Scope] = Blocks()
             self._name, self._group, self._scenario = _text(name), _text(self._group), _text(scenario)
             self._trajectory_id = _text(trajectory_id)
             self._tags = tags if isinstance(tags, str) else tuple(tags or ())
@@ -121,11 +121,13 @@ class ScopeDecorator:
         flow = current_flow()
         scope = flow.scope
         # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow opened.
-        is_here = isinstance(scope, Scope) and not flow.muted and scope.opened_by is self
-        block = scope if is_here else None
+        here = scope if isinstance(scope, Scope) and not flow.muted and scope.opened_by is self else None
+        block = here
         with _stepping:
-            block = self._blocks.leave(block)
-        if isinstance(block, Scope) and block.before is not None:
+            block = self._blocks.leave(here)
+            if block is not None and here is None:
+                left_elsewhere(block)
+        if block is not None and block.before is not None:
             leave(block, block.before)
             close(block, error)
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from arttrace.capture.base.routes import Route, SamplingFields, sampling_fields
 from arttrace.capture.calls import routing
-from arttrace.capture.context.flow import current_flow, set_flow
+from arttrace.capture.context.flow import Blocks, OpenRoute, current_flow, set_flow
 from arttrace.capture.patches import hooks
 from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError
@@ -23,6 +23,7 @@ class Routing:
 
     def __init__(self, route: Route) -> None:
         self.route = route
+        self._blocks: Blocks[OpenRoute] = Blocks()
         routing.add(route)
 
     def remove(self) -> None:
@@ -32,14 +33,19 @@ class Routing:
     def __enter__(self) -> Routing:
         self.remove()
         flow = current_flow()
-        set_flow(replace(flow, routes=(*flow.routes, self.route)))
+        block = OpenRoute(self, self.route)
+        set_flow(replace(flow, routes=(*(each for each in flow.routes if not each.is_over), block)))
+        self._blocks.enter(block)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         flow = current_flow()
-        set_flow(replace(flow, routes=tuple(route for route in flow.routes if route is not self.route)))
+        here = next((each for each in reversed(flow.routes) if each.opened_by is self), None)
+        self._blocks.leave(here)
+        if here is not None:
+            set_flow(replace(flow, routes=tuple(each for each in flow.routes if each is not here)))
 
 
 def route(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import gc
@@ -196,6 +197,10 @@ def test_a_plain_function_that_returns_a_coroutine_ends_when_it_does(spans: Span
     assert root.attributes[semconv.ENTRY_RESULT] == "3"
 
 
+async def as_a_task(x: int) -> int:
+    return helper(x)
+
+
 async def work() -> int:
     return 1
 
@@ -350,7 +355,43 @@ async def test_capture_goes_on_where_a_generator_was_left_that_had_switched_it_o
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # the event loop has closed the generator, in a task of its own
         helper(3)
+        await asyncio.create_task(as_a_task(4))
         hold.set()
         await started[0]
-    helped, _root = spans()
-    assert json.loads(helped.attributes[semconv.ENTRY_RESULT]) == 3
+    *helped, _root = spans()
+    assert [json.loads(each.attributes[semconv.ENTRY_RESULT]) for each in helped] == [3, 4]
+
+
+@pytest.mark.parametrize("is_muted", [False, True])
+async def test_however_many_such_generators_were_left(spans: Spans, is_muted: bool) -> None:
+    async def quiet() -> AsyncIterator[None]:
+        with arttrace.no_capture():
+            yield
+
+    with arttrace.trajectory(name="run"), arttrace.no_capture() if is_muted else contextlib.nullcontext():
+        for number in range(3000):
+            async for _ in quiet():
+                break
+            if number > 2000:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        helper(1)
+        async for _ in quiet():
+            break
+        assert not hasattr(getattr(current_flow().muted, "before", None), "before") or is_muted
+    assert len(spans()) == 1 + (not is_muted)
+
+
+async def test_each_of_many_tasks_in_one_object_is_captured_after_its_block(spans: Spans) -> None:
+    quiet, let_go = arttrace.no_capture(), asyncio.Event()
+
+    async def one() -> None:
+        with quiet:
+            await let_go.wait()
+        assert not current_flow().muted
+
+    tasks = [asyncio.create_task(one()) for _ in range(1500)]
+    await asyncio.sleep(0)
+    let_go.set()
+    await asyncio.gather(*tasks)

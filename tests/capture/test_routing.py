@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import arttrace
 from arttrace.capture.base.routes import parse_routes
 from arttrace.capture.calls import routing
 from arttrace.capture.calls.routing import apply, rewrite
+from arttrace.capture.context.flow import current_flow
 from arttrace.commands import run
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
@@ -337,6 +339,34 @@ def test_a_route_of_a_block_holds_for_the_jobs_that_a_pool_of_threads_is_given_t
         with arttrace.route("gpt-4o", to="p", base_url="http://policy:1/v1"):
             assert pool.apply(apply, (request, {}))[1] == "gpt-4o"
         assert pool.apply(apply, (request, {})) == (request, None)
+
+
+async def test_a_route_of_a_generator_that_is_left_early_is_over_for_its_consumer() -> None:
+    request = httpx.Request("POST", "http://vendor/v1/chat/completions", content=b'{"model":"gpt-4o"}')
+    hold = asyncio.Event()
+
+    async def outlasts() -> Any:
+        await hold.wait()
+        return apply(request, {})[1]
+
+    async def routed(started: list[asyncio.Task[Any]]) -> AsyncIterator[Any]:
+        with arttrace.route("gpt-4o", to="p", base_url="http://policy:1/v1"):
+            started.append(asyncio.create_task(outlasts()))
+            yield apply(request, {})[1]
+
+    started: list[asyncio.Task[Any]] = []
+    with arttrace.route("gpt-4o-mini", to="p", base_url="http://policy:1/v1") as outer:
+        for _ in range(3):
+            async for model in routed(started):
+                assert model == "gpt-4o"
+                break
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the event loop has closed the generator, in a task of its own
+        assert apply(request, {}) == (request, None)
+        assert len(current_flow().routes) == 2, "those that are over are not heaped up"
+        hold.set()
+        assert await asyncio.gather(*started) == ["gpt-4o"] * 3
+        assert pickle.loads(pickle.dumps(outer)).route == outer.route
 
 
 def test_a_route_needs_a_server_and_a_form() -> None:

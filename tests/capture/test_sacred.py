@@ -224,6 +224,7 @@ SHELLS = {
     "handle": "RunHandle.__init__ RunHandle.set_arguments RunHandle.set_result RunHandle.update RunHandle.reward",
     "context.no_capture": "NoCapture.__init__ NoCapture.__enter__ NoCapture.__exit__ _MutedBlock.__init__ "
     "_MutedBlock.__bool__",
+    "context.execution": "EnteredBlock.__init__",
     "context.position": "Position.reward",
     "context.scope": "Scope.set_arguments Scope.set_result Scope.update Scope._content recorded_answer",
     "context.generators": "ScopeStep.__init__ ScopeStep.__enter__ ScopeStep.__exit__ leave close finish named_as "

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.base.routes import Route, parse_routes
 from arttrace.capture.context import program
-from arttrace.capture.context.flow import calling_flow, current_flow
+from arttrace.capture.context.flow import calling_flow, current_flow, routes_in_force
 from arttrace.capture.export import lifecycle, summary
 from arttrace.system.addresses import with_plain_port
 from arttrace.system.errors import ArttraceError
@@ -100,7 +100,7 @@ def known() -> set[str]:
 def active() -> bool:
     """Whether any call may have to be rewritten."""
     settings = lifecycle.recorder().settings
-    return bool(settings.route or settings.trainable or _routes or current_flow().routes)
+    return bool(settings.route or settings.trainable or _routes or routes_in_force())
 
 
 def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
@@ -111,7 +111,7 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
     settings = lifecycle.recorder().settings
     parts = urlsplit(url)
     endpoint = next((end for path, end in _ENDPOINTS.items() if parts.path.endswith(path)), None)
-    routes = [*_environment_routes(settings.route), *_routes, *current_flow().routes]
+    routes = [*_environment_routes(settings.route), *_routes, *routes_in_force()]
     if endpoint is None:
         if routes and api_of(parts.path) == "messages":
             not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")

@@ -15,9 +15,11 @@ from typing import Any
 
 import msgspec
 
+from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.ids import random_hex
 from arttrace.records import semconv
 
+_entering = Guard("noting where a block is entered and left")
 _forks = 0
 _asyncio: Any = None
 _sniffio: Any = None
@@ -82,6 +84,29 @@ class Execution(msgspec.Struct, frozen=True, eq=False):
 
 class _Elsewhere:
     """The owner of an execution in another process; gone as soon as it is made."""
+
+
+class EnteredBlock:
+    """A `with` block of the object `opened_by`, known to each flow that entered it or was started inside it.
+
+    In the task or thread that entered it, it is over once it is left, wherever that is: an async generator that its
+    consumer leaves early is closed in another task.
+    """
+
+    execution: Execution | None = None
+    is_left = False
+
+    def __init__(self, opened_by: object) -> None:
+        self.opened_by = opened_by
+        with _entering:
+            self.execution = Execution("", None, weakref.ref(_owner()), _forks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the caller's flow has only kept it from before it was left."""
+        with _entering:
+            return self.is_left and self.execution is not None and self.execution.is_current
+        return False
 
 
 def _after_fork_in_child() -> None:

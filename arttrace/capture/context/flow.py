@@ -9,17 +9,25 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from arttrace.capture.base.guard import logger
 from arttrace.capture.base.routes import Route
-from arttrace.capture.context.execution import Execution
+from arttrace.capture.context.execution import EnteredBlock, Execution
 from arttrace.capture.context.position import Position
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export import lifecycle
+
+
+class OpenRoute(EnteredBlock):
+    """A `with` block of a route."""
+
+    def __init__(self, opened_by: object, route: Route) -> None:
+        super().__init__(opened_by)
+        self.route = route
 
 
 class Flow(msgspec.Struct, frozen=True, eq=False):
@@ -29,7 +37,7 @@ class Flow(msgspec.Struct, frozen=True, eq=False):
     execution: Execution | None = None
     muted: object = False
     overrides: RunOverrides | None = None
-    routes: tuple[Route, ...] = ()
+    routes: tuple[OpenRoute, ...] = ()
     is_whole: bool = False
     """Whether its scope counts whatever library's span is current."""
 
@@ -68,6 +76,9 @@ def calling_flow() -> Flow:
     flow = _flow.get()
     if flow.scope is not None and flow.scope.is_left:
         flow = _come_out(flow)
+    if flow.muted is not False and not flow.muted:  # the same of a block of no_capture
+        flow = replace(flow, muted=False)
+        _flow.set(flow)
     if _innermost is None or flow.is_whole:
         return flow
     scope = _innermost(flow.scope)
@@ -90,36 +101,50 @@ def _come_out(flow: Flow) -> Flow:
     return flow
 
 
-class Blocks:
+def routes_in_force() -> list[Route]:
+    """The routes of the blocks that the caller is in, the innermost last."""
+    return [block.route for block in _flow.get().routes if not block.is_over]
+
+
+class Enterable(Protocol):
+    """What a `with` block has entered."""
+
+    execution: Execution | None
+    is_left: bool
+
+
+EnterableT = TypeVar("EnterableT", bound=Enterable)
+
+
+class Blocks(Generic[EnterableT]):
     """The `with` blocks of one object that are open, by what each has entered: None where nothing is recorded. Several
     tasks may enter the object."""
 
     def __init__(self) -> None:
-        self._open: deque[Position | None] = deque(maxlen=_MAX_OPEN)
+        self._open: deque[EnterableT | None] = deque(maxlen=_MAX_OPEN)
 
     def __reduce__(self) -> Any:
         return Blocks, ()  # what is open stays in its process
 
-    def enter(self, entered: Position | None) -> None:
-        """A block has entered that position."""
+    def enter(self, entered: EnterableT | None) -> None:
+        """A block has entered that."""
         self._open.append(entered)
 
-    def leave(self, here: Position | None) -> Position | None:
+    def leave(self, here: EnterableT | None) -> EnterableT | None:
         """What the block had entered that is left now: what the object opened in this flow, `here`, or the only one
-        that is open. The run of a block that is left elsewhere may lack calls: in between there was another flow."""
-        block = here or (self._open[0] if len(self._open) == 1 else None)
+        that is open."""
+        block = self._open[0] if here is None and len(self._open) == 1 else here
         with suppress(ValueError):
             self._open.remove(block)
         if block is not None:
             block.is_left = here is None or block.execution is None or not block.execution.is_current
-            if here is None:
-                block.run.interrupted = "left in another task or thread than it was entered in"
-                _warn_left_elsewhere()
         return block
 
 
-def _warn_left_elsewhere() -> None:
+def left_elsewhere(position: Position) -> None:
+    """The block of that position is left where another flow is: the run may lack calls that were made in between."""
     global _warned
+    position.run.interrupted = "left in another task or thread than it was entered in"
     if not _warned:
         _warned = True
         logger.warning(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from arttrace.capture.base.guard import Guard
-from arttrace.capture.context.execution import Execution
-from arttrace.capture.context.flow import Flow, current_flow, set_flow
+from arttrace.capture.context.execution import EnteredBlock
+from arttrace.capture.context.flow import Blocks, Flow, current_flow, set_flow
 from arttrace.capture.context.generators import (
     Instrumented,
     ScopeStep,
@@ -22,7 +21,6 @@ from arttrace.capture.context.generators import (
     named_as,
 )
 
-_MAX_OPEN = 1000  # of blocks of one object that nobody leaves
 _muting = Guard("switching capture off")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,44 +44,47 @@ class _Muted:
 _MUTED = _Muted()
 
 
-class _MutedBlock:
-    """Whether a flow is muted that entered a `with` block or was started inside it. In the task or thread that entered
-    the block it is over once that is left, wherever: a generator that is left early is closed in another task."""
+class _MutedBlock(EnteredBlock):
+    """Whether a flow is muted that knows of the block."""
 
-    execution: Execution | None = None
-    is_left = False
-
-    def __init__(self, before: object) -> None:
+    def __init__(self, opened_by: object, before: object) -> None:
+        super().__init__(opened_by)
         self.before = before
+        with _muting:
+            self.before = _in_force(before)
 
     def __bool__(self) -> bool:
-        if self.is_left and self.execution is not None:
-            with _muting:
-                return not self.execution.is_current or bool(self.before)
+        with _muting:
+            return _in_force(self) is not False
         return True
+
+
+def _in_force(muted: object) -> object:
+    while isinstance(muted, _MutedBlock) and muted.is_over:
+        muted = muted.before
+    return muted
 
 
 class NoCapture:
     """What `arttrace.no_capture()` returns: a context manager, and a decorator of functions."""
 
     def __init__(self) -> None:
-        self._blocks: deque[_MutedBlock] = deque(maxlen=_MAX_OPEN)
+        with _muting:
+            self._blocks: Blocks[_MutedBlock] = Blocks()
 
     def __enter__(self) -> None:
         flow = current_flow()
-        block = _MutedBlock(flow.muted)
+        block = _MutedBlock(self, flow.muted)
         set_flow(replace(flow, muted=block))
         with _muting:
-            block.execution = Execution.start(None)
-        self._blocks.append(block)
+            self._blocks.enter(block)
 
     def __exit__(self, *_: object) -> None:
         flow = current_flow()
-        here = next((block for block in self._blocks if block is flow.muted), None)
-        block = here or (self._blocks[0] if len(self._blocks) == 1 else None)
-        if block is not None:
-            self._blocks.remove(block)
-            block.is_left = True
+        muted = flow.muted
+        here = muted if isinstance(muted, _MutedBlock) and muted.opened_by is self else None
+        with _muting:
+            self._blocks.leave(here)
         if here is not None:
             set_flow(replace(flow, muted=here.before))
 
