@@ -173,6 +173,21 @@ def test_what_os_starts_gets_the_same(way: str, tmp_path: Path, spans: Spans, ca
     assert capfd.readouterr().err == ""
 
 
+def test_an_environment_of_bytes_has_the_variable_once(
+    tmp_path: Path, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a child that was told its place itself: it read the older of two."""
+    file = tmp_path / "found"
+    command = [sys.executable, "-S", "-c", f"import os, sys; open(sys.argv[1], 'w').write(os.environ[{VARIABLE!r}])"]
+    monkeypatch.setenv(VARIABLE, "older")
+    with arttrace.trajectory(name="run") as root:
+        pid = os.posix_spawn(command[0], [*command, str(file)], dict(os.environb))
+    assert os.waitpid(pid, 0)[1] == 0
+    carried = parse(file.read_text())
+    assert carried is not None
+    assert carried.trajectory_id == root.id
+
+
 def test_a_program_that_os_starts_joins_as_a_sub_agent(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text("import arttrace, sys\nwith arttrace.trajectory(name=sys.argv[1]):\n    pass")
     run(
@@ -200,6 +215,7 @@ def test_what_os_refuses_is_refused_as_before(spans: Spans) -> None:
         lambda: os.execv("/nowhere", []),
         lambda: os.execve("/nowhere", ["x"], 7),  # type: ignore[arg-type]
         lambda: os.execve("/nowhere", ["x"]),  # type: ignore[call-arg]
+        lambda: os.execve("/nowhere", ["x"], None),  # type: ignore[arg-type]
         lambda: os.posix_spawn("/nowhere", ["x"], {}),
         lambda: os.posix_spawn("/nowhere", ["x"], 7),  # type: ignore[arg-type]
         lambda: os.spawnv(os.P_NOWAIT, "/nowhere", []),

@@ -140,15 +140,17 @@ def _execv(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
 
 
 def _with_env(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Of what takes the environment as its third argument."""
+    """Of what takes the environment as its third argument; None for the inherited one is for `posix_spawn` alone, from
+    Python 3.13 on."""
+    takes_none = sys.version_info >= (3, 13) and start.__name__ != "execve"
 
     @functools.wraps(start)
     def hooked(*args: Any, **kwargs: Any) -> Any:
         with _carrying:
             if (told := _told()) is not None:
-                if len(args) > 2:
+                if len(args) > 2 and (takes_none or args[2] is not None):
                     args = (*args[:2], told.added_to(args[2]), *args[3:])
-                elif "env" in kwargs:
+                elif kwargs.get("env") is not None or (takes_none and "env" in kwargs):
                     kwargs["env"] = told.added_to(kwargs["env"])
         return start(*args, **kwargs)
 
@@ -185,7 +187,9 @@ class _Notice:
         sent = self._sent
         if sent is not None and env is not None and env.get("ARTTRACE_DIR") != os.environ.get("ARTTRACE_DIR"):
             sent = replace(sent, dir=None)  # the child was given a directory of its own
-        return {**(_inherited() if env is None else env), **self._variable(sent)}
+        told = self._variable(sent)
+        kept = _inherited() if env is None else env
+        return {name: value for name, value in kept.items() if _text(name) not in told} | told
 
     def set_before(self, command: Any) -> Any:
         """A command of the shell that sets our variable first."""
@@ -197,6 +201,11 @@ class _Notice:
     @staticmethod
     def _variable(sent: RemoteContext | None) -> dict[str, str]:
         return {"ARTTRACE_DISABLED": "1"} if sent is None else {VARIABLE: sent.text()}
+
+
+def _text(name: Any) -> Any:
+    """A variable's name as text: an environment of bytes may hold ours too."""
+    return os.fsdecode(name) if isinstance(name, bytes) else name
 
 
 def _told() -> _Notice | None:
