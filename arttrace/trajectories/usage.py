@@ -15,6 +15,11 @@ class Used(NamedTuple):
     answered: int | None
     uncounted: int
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether anybody counted any."""
+        return self.asked is not None or self.answered is not None
+
 
 def used(run: Trajectory) -> Used:
     """What a run used."""

@@ -183,7 +183,7 @@ def unread_lines(unread: Mapping[str, int]) -> list[str]:
 
 def used_words(tokens: Used) -> str:
     """The tokens of all prompts and all answers of a run; "" where nobody counted them."""
-    if tokens[:2] == (None, None):
+    if not tokens.is_counted:
         return ""
     asked, answered = ("?" if side is None else f"{side:,}" for side in tokens[:2])
     beside = f" ({quantity(tokens.uncounted, 'call')} not counted)" if tokens.uncounted else ""

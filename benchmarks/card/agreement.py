@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.card.frame import Config, Table
 from benchmarks.card.shapes import MIDDLING, QWEN3_06B, QWEN3_4B, TOY, Shape, make_model
-from benchmarks.card.torch_engine import TorchEngine, sampled_run
+from benchmarks.card.torch_engine import TorchEngine, sampled_runs
 
 COLUMNS = ("model", "steps", "mean", "p99.9", "max", "fresh gone", "stale gone", "stale caught", "false alarms")
 BEFORE = "the version before it"
@@ -58,10 +58,10 @@ def _row(config: Config, table: Table, shape: Shape, base_model: Path, dtype: An
     for number in range(steps):
         rows = [[rng.randrange(shape.vocabulary) for _ in range(_PROMPT + _SAMPLED)] for _ in range(_RUNS)]
         version = f"policy@{number}"
-        fresh = _samples(rows, engine.score(rows, _PROMPT), version)
+        fresh = sampled_runs(rows, _PROMPT, engine.score(rows, _PROMPT), version)
         seen.compare(fresh, version)
         if number > 1 and seen.tried < stale:
-            seen.look_at_stale(_samples(rows, engine.score(rows, _PROMPT, "before"), version), version)
+            seen.look_at_stale(sampled_runs(rows, _PROMPT, engine.score(rows, _PROMPT, "before"), version), version)
         try:
             learner.step(fresh, current_version=version)
         except TrainingError as error:
@@ -122,11 +122,3 @@ class Agreement:
         mean, high = sum(ordered) / len(ordered), ordered[int(0.999 * (len(ordered) - 1))]
         gone = (f"{min(one):.2f}..{max(one):.2f}" if one else "-" for one in (self.fresh, self.stale))
         return f"{mean:.2g}", f"{high:.2g}", f"{ordered[-1]:.2g}", *gone, f"{self.caught} of {self.tried}"
-
-
-def _samples(rows: list[list[int]], logprobs: list[list[float]], version: str) -> list[Any]:
-    """Runs of one call, whose advantages differ."""
-    return [
-        sampled_run(f"t{number}", row[:_PROMPT], row[_PROMPT:], known, version, (-1.0) ** number)
-        for number, (row, known) in enumerate(zip(rows, logprobs, strict=True))
-    ]

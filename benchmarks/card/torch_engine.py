@@ -118,3 +118,13 @@ def sampled_run(
         policy_versions=(version,),
     )
     return Sample((sequence,), advantage)
+
+
+def sampled_runs(
+    rows: Sequence[Sequence[int]], prompt: int, logps: Sequence[Sequence[float]], version: str
+) -> list[Any]:
+    """Runs of one call, whose advantages differ; `logps` are those of each row after its first `prompt` tokens."""
+    return [
+        sampled_run(f"t{number}", row[:prompt], row[prompt:], known, version, (-1.0) ** number)
+        for number, (row, known) in enumerate(zip(rows, logps, strict=True))
+    ]

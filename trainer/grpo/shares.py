@@ -25,7 +25,7 @@ def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int 
     own = tuple(one for one in choice.groups if any(has_tokens_of(fresh[id], policy) for id in one.counted))
     if len(own) in (0, len(choice.groups)):
         return choice
-    foreign = sum(len(one.counted) for one in choice.groups if one not in own)
+    foreign = sum(len(one.counted) for one in choice.groups) - sum(len(one.counted) for one in own)
     return Selection(own, choice.left_out | {NotTrained.NO_TOKENS_OF_POLICY: foreign})
 
 

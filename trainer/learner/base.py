@@ -149,7 +149,7 @@ class BaseLearner(ABC):
         self.base_weights = weights_digest(base_model)
         self.config = fitted_to_machine(asked, base_model)
         self.steps = 0
-        self._times: dict[str, float] = {}
+        self._times: dict[str, float] = {}  # by a version's name, the length at which the way to it was measured last
         self._budget = self.config.micro_batch_tokens or 1
         self._may_grow = asked.micro_batch_tokens is None
 

@@ -80,10 +80,10 @@ def way_to(
     """How far another version is from the current one at each token (nats), and with which `times` to begin for the
     next version: measuring it anew takes twice as long.
 
-    `at(m)` are the log-probabilities of the weights m times the way from the current
-    ones to the other's; `here` is at(0), and the other version is at(1). What is `rounded` to bfloat16 differs between
-    neighbouring versions by its rounding more than by their weights. There the way is measured where it is long, m
-    times to both sides, and divided: (at(m) - at(-m)) / 2m.
+    `at(m)` are the log-probabilities of the weights m times the way from the current ones to the other's; `here` is
+    at(0), and the other version is at(1). What is `rounded` to bfloat16 differs between neighbouring versions by its
+    rounding more than by their weights. There the way is measured where it is long, m times to both sides, and divided:
+    (at(m) - at(-m)) / 2m.
     """
     for _ in range(_TRIES if rounded else 0):
         far = [(there - back) / 2 for there, back in zip(at(times), at(-times), strict=True)]

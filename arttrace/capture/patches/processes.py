@@ -124,8 +124,8 @@ def _popen(init: Callable[..., None]) -> Callable[..., None]:
     return hooked
 
 
-def _execv(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-    @functools.wraps(replace)
+def _execv(start: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    @functools.wraps(start)
     def hooked(*args: Any, **kwargs: Any) -> NoReturn:
         env = None
         with _carrying:
@@ -134,7 +134,7 @@ def _execv(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         if env is not None and len(args) == 2:
             with contextlib.suppress(Exception):  # `execv` has other words for it
                 os.execve(*args, env)  # noqa: S606  what the user starts
-        replace(*args, **kwargs)
+        start(*args, **kwargs)
 
     return hooked
 

@@ -15,7 +15,7 @@ import torch
 from arttrace.records.sequence import TokenSequence
 from arttrace.system.errors import TrainingError
 from benchmarks.card.shapes import TOY, make_model
-from benchmarks.card.torch_engine import TorchEngine, sampled_run
+from benchmarks.card.torch_engine import TorchEngine, sampled_runs
 from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
@@ -341,11 +341,11 @@ def test_in_bfloat16_a_stale_adapter_is_found_and_the_current_one_is_not_refused
         rows = [[rng.randrange(TOY.vocabulary) for _ in range(80)] for _ in range(16)]
         version = f"p@{step}"
         if step:
-            stale = as_runs(rows, served.score(rows, 16, "before"), version)
+            stale = sampled_runs(rows, 16, served.score(rows, 16, "before"), version)
             with pytest.raises(TrainingError, match=r"are those of the (version before it|base model)"):
                 learner.step(stale, current_version=version)
             assert learner.steps == step
-        learner.step(as_runs(rows, served.score(rows, 16), version), current_version=version)
+        learner.step(sampled_runs(rows, 16, served.score(rows, 16), version), current_version=version)
         served.take(learner)
 
 
@@ -368,18 +368,10 @@ def test_what_an_engine_in_bfloat16_rounds_does_not_clip_the_ratio_of_a_trajecto
         logits = learner.model(input_ids=torch.tensor(rows)).logits[:, :-1].float()
     known = torch.log_softmax(logits, -1).gather(2, torch.tensor(rows)[:, 1:, None])[:, 15:, 0]
     off = torch.tensor([1e-2, 1e-2, -1e-2, -1e-2] * 2)[:, None]
-    metrics = learner.step(as_runs(rows, (known + off).tolist(), "p@0"), current_version="p@0")
+    metrics = learner.step(sampled_runs(rows, 16, (known + off).tolist(), "p@0"), current_version="p@0")
     if dtype == "bfloat16" and importance is None:
         assert learner.config.correction == "token_truncate"
         assert (metrics.clip_fraction, metrics.ratio_mean) == (0, 1)
     else:
         assert learner.config.correction == "clip"
         assert metrics.clip_fraction == 0.5
-
-
-def as_runs(rows: list[list[int]], logprobs: list[list[float]], version: str) -> list[Sample]:
-    """Runs of one call each, with a prompt of 16 tokens."""
-    return [
-        sampled_run(f"t{at}", row[:16], row[16:], known, version, (-1.0) ** at)
-        for at, (row, known) in enumerate(zip(rows, logprobs, strict=True))
-    ]
