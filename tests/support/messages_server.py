@@ -143,10 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", content_type)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        self.close_connection = True
         cut = self.state.cut.pop(0) if self.state.cut else None
         for number, part in enumerate(parts):
             if number == cut:
+                self.close_connection = True
                 return
             self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
             self.wfile.flush()
