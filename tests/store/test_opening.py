@@ -126,6 +126,19 @@ def test_an_owner_that_is_killed_is_followed_by_the_one_that_asks(data: DataDir)
         assert rewards(store) == {"before", "after"}
 
 
+def test_a_store_that_this_process_has_open_is_still_closed_to_others_once_it_was_asked_for_again(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that closes any file descriptor of a file loses all its locks on it."""
+    monkeypatch.setattr("arttrace.store.file.connect._LOCK_PATIENCE_S", 0.1)
+    Store.open(data, create=True).close()
+    with Store.open(data):
+        with pytest.raises(StoreInUse, match="is open in this process already"):
+            Store.open(data)
+        with holder_refused(data):
+            pass
+
+
 @contextmanager
 def holder_refused(data: DataDir) -> Iterator[None]:
     """While this process holds the file after a takeover, it answers nobody; another sees it in use."""

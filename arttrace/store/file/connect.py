@@ -22,8 +22,10 @@ from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.private_files import make_directory, tighten_data
 
 _LOCK_PATIENCE_S = 2.0
-_HELD = ("Could not set lock", "the configuration has been locked")
-"""What DuckDB says of a file that another process has open, and of one that this process is about to close."""
+_OPEN_HERE = "the configuration has been locked"
+_HELD = ("Could not set lock", _OPEN_HERE)
+"""What DuckDB says of a file that another process has open, and of one that this process has open or is about to close.
+"""
 _HEADERS = 3 * 4096
 
 
@@ -77,10 +79,11 @@ def connect_while_opening(path: Path, *, patience_s: float = _LOCK_PATIENCE_S) -
 
 
 def _remove_unborn(path: Path) -> None:
-    """Removes a file that is shorter than DuckDB's headers: its maker died or had no room, and it holds nothing."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        head = file.read(_HEADERS)
-        if len(head) < _HEADERS and head[8:12] in (b"DUCK", b""):
+    """Removes a file that is shorter than DuckDB's headers: its maker died or had no room, and it holds nothing. Any
+    other file is not opened: closing it would end the lock of an instance of DuckDB in this process that has it open,
+    and another process would write the same file."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size < _HEADERS and path.read_bytes()[8:12] in (b"DUCK", b""):
             path.unlink()
 
 
@@ -119,6 +122,8 @@ def _confined(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.DuckD
 
 
 def _locked(path: Path, error: duckdb.Error) -> StoreInUse:
+    if _OPEN_HERE in str(error):
+        return StoreInUse(f"the store {path} is open in this process already", "Share the open one, or close it first.")
     holder = re.search(r"held in (.+?) \(PID (\d+)\)", str(error))
     if holder is None:
         return StoreInUse(f"the store {path} is in use by another process", "Wait until it ends, then try again.")
