@@ -99,11 +99,14 @@ class Agreement:
             self.fresh.append(share.gone)
 
     def look_at_stale(self, samples: Sequence[Any], version: str) -> None:
-        """Samples that say they are of the version that the learner holds, and are not."""
+        """Samples that say they are of the version that the learner holds, and are not: looked at where the learner's
+        check would look, which needs some different tokens."""
         from arttrace.system.errors import TrainingError
         from trainer.learner.stale_adapter import check_nearest
 
         shares = self.learner._shares_gone(self._rows(samples), version)
+        if BEFORE not in shares:
+            return
         self.stale.append(shares[BEFORE].gone)
         try:
             check_nearest(shares, version)

@@ -15,6 +15,7 @@ import pytest
 
 from arttrace.system.errors import ServingError
 from benchmarks.card import bundle, learner, loop_served, publish, sleeping, trl_tree
+from benchmarks.card.agreement import Agreement
 from benchmarks.card.arithmetic import Task
 from benchmarks.card.frame import _GRACE_S, Config, Table
 from benchmarks.card.learner import PROFILE, _apart
@@ -23,6 +24,8 @@ from benchmarks.card.loop import Plan
 from benchmarks.card.profiled import Operation, report
 from benchmarks.card.sections import SECTIONS
 from benchmarks.card.shapes import TOY, make_model
+from benchmarks.card.torch_engine import TorchEngine, sampled_runs
+from trainer.learner import LearnerConfig, make_learner
 
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
@@ -170,6 +173,21 @@ def test_section_c_scores_as_before_once_the_engine_woke(tmp_path: Path) -> None
     assert numbers[:2] == ["-", "-"], "there is no card whose memory could come back"
     assert float(numbers[-1]) < 1e-6
     assert "vLLM: needs bundle vllm, made by `python benchmarks/card/bundle.py vllm`" in lines
+
+
+def test_a_step_too_small_to_tell_versions_apart_by_counts_as_none_that_was_looked_at(tmp_path: Path) -> None:
+    learner = make_learner(make_model(TOY, tmp_path / "toy", "cpu"), LearnerConfig(lora_rank=8, learning_rate=1e-3))
+    engine, seen = TorchEngine(learner.base_model, learner), Agreement(learner)
+
+    def runs(version: str, *, different: int) -> list[Any]:
+        rows = [[*range(8), *range(100 * (number % different), 100 * (number % different) + 8)] for number in range(8)]
+        return sampled_runs(rows, 8, engine.score(rows, 8), version)
+
+    learner.step(runs("policy@0", different=8))
+    seen.look_at_stale(runs("policy@1", different=2), "policy@1")
+    assert seen.tried == 0
+    seen.look_at_stale(runs("policy@1", different=8), "policy@1")
+    assert (seen.tried, seen.caught) == (1, 1), "the engine was given no new version"
 
 
 def test_a_row_that_fails_is_said_and_ends_no_other(tmp_path: Path) -> None:
