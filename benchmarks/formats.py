@@ -1,9 +1,11 @@
 """What formats cost: rows per second, CPU seconds and peak memory of importing conversations, and of writing them as
 training data.
 
-python benchmarks/formats.py [--answers N] [RUNS ...]: for each number of runs of ten (or N) answers each, imports
-them from JSON lines, then writes `trl-prompt-completion` (a row an answer), `atif`, `verl-sft` and the views as
-Parquet; each step in a process of its own.
+    python benchmarks/formats.py [--answers N] [RUNS ...]
+
+For each number of runs of ten (or N) answers each, imports them from JSON lines, lists the newest, which sums all up,
+then writes `trl-prompt-completion` (a row an answer), `atif`, `verl-sft` and the views as Parquet; each step in a
+process of its own.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ find their modules compiled, as installed packages are, by a first round that do
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -43,4 +44,6 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("rounds", nargs="?", type=int, default=15)
+    main(options.parse_args().rounds)

@@ -3,9 +3,8 @@
 The base model is made here from scratch, from demonstrations that are often wrong. It is trained by GRPO on a part of
 the questions and asked the others, sampled at temperature 1, before and after. (At toy size sums are known by heart, so
 what is learned of some says nothing of the others: there "rewards", of the first and the last step, is what rises.)
-Twice where it can: with a plain torch
-sampler as the engine, which needs torch alone; and as a user runs it, with `arttrace serve`, vLLM, recorded runs, the
-store and published versions, which needs bundles.
+Twice where it can: with a plain torch sampler as the engine, which needs torch alone; and as a user runs it, with
+`arttrace serve`, vLLM, recorded runs, the store and published versions, which needs bundles.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ It prints its address, then serves until its standard input ends.
 
 from __future__ import annotations
 
+import argparse
 import inspect
-import itertools
 import json
 import re
 import sys
@@ -265,11 +265,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def main() -> None:
+def main(port: int) -> None:
     """Serve until standard input ends; the first line printed is the address."""
     with warnings.catch_warnings(action="ignore"):
         Handler.known = [(route.pattern, route) for route in routes()]
-    with Server(("127.0.0.1", int(next(itertools.islice(sys.argv, 1, None), 0))), Handler) as server:
+    with Server(("127.0.0.1", port), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print(f"http://127.0.0.1:{server.server_port}", flush=True)
         sys.stdin.read()
@@ -277,4 +277,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("port", nargs="?", type=int, default=0, help="0 (the default) takes a free one")
+    main(options.parse_args().port)
