@@ -61,10 +61,10 @@ def step(folder: Path, *arguments: str) -> None:
 def _ask_mcp(folder: Path) -> None:
     import asyncio
 
-    from arttrace.commands.inspect.mcp import server
+    from arttrace.commands.inspect.mcp import StoreAnswers
     from arttrace.system.paths import DataDir
 
-    asyncio.run(server(DataDir(folder / "data")).call_tool(_MCP, {"reward": ">0.9", "limit": 20}))
+    asyncio.run(StoreAnswers(DataDir(folder / "data")).answer(_MCP, {"reward": ">0.9", "limit": 20}))
 
 
 def main() -> None:

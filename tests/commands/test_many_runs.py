@@ -16,7 +16,7 @@ from simulated_agent import research_run
 
 from arttrace.commands import cli
 from arttrace.commands.inspect import group
-from arttrace.commands.inspect.mcp import server
+from arttrace.commands.inspect.mcp import StoreAnswers
 from arttrace.store import Store
 from arttrace.store.access import summary_pages
 from arttrace.system.paths import DataDir
@@ -78,8 +78,8 @@ def test_a_list_of_the_newest_that_match(root: Path, most: list[int], command: l
 
 
 def test_an_mcp_client_hears_of_the_newest_that_match(root: Path, most: list[int]) -> None:
-    answer = asyncio.run(server(DataDir(root)).call_tool("list_runs", {"reward": ">1.5", "limit": 2}))
-    *runs, further = json.loads(answer.content[0].text)
+    text, _ = asyncio.run(StoreAnswers(DataDir(root)).answer("list_runs", {"reward": ">1.5", "limit": 2}))
+    *runs, further = json.loads(text)
     assert [run["id"] for run in runs] == ["g11-2", "g10-2"]
     assert further == {"left_out": "older runs that match; raise limit"}
     assert 0 < most[0] <= PAGE

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, get_args
 
+import mcp
 import msgspec
 import pytest
 from simulated_agent import research_run
 
+from arttrace.commands.inspect.mcp import StoreAnswers
+from arttrace.commands.inspect.mcp_tools import MAX_CHARACTERS
 from arttrace.formats.imported_files import read_file
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.statistics import By, statistics
 
-mcp = pytest.importorskip("mcp")
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDir:
+    found = DataDir(tmp_path / "data")
+    with Store.open(found, create=True) as store:
+        store.append(research_run("one", "s"))
+    return found
 
 
 async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> None:
@@ -75,3 +87,91 @@ def test_a_directory_without_a_store_is_refused_at_the_start(tmp_path: Path) -> 
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"error: no store in {tmp_path / 'mistyped'}\n")
     assert "--dir" in ended.stderr
+
+
+ENDLESS = {"query": "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"}
+
+
+@contextlib.asynccontextmanager
+async def client(data: DataDir) -> AsyncIterator[Any]:
+    command = str(Path(sys.executable).with_name("arttrace"))
+    started = mcp.StdioServerParameters(command=command, args=["mcp", "--dir", str(data.root)])
+    async with mcp.stdio_client(started) as (read, write), mcp.ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+
+
+async def test_calls_at_the_same_time_are_answered_and_one_that_is_cancelled_is_stopped(data: DataDir) -> None:
+    async with client(data) as session:
+        slow = asyncio.create_task(session.call_tool("sql", ENDLESS))
+        while await asyncio.to_thread(is_free, data):
+            await asyncio.sleep(0.02)
+        runs = await asyncio.gather(*(session.call_tool("list_runs", {}) for _ in range(3)))
+        assert [[run["id"] for run in json.loads(one.content[0].text)] for one in runs] == [["one"]] * 3
+        assert not is_free(data)
+        slow.cancel()
+        while not await asyncio.to_thread(is_free, data):
+            await asyncio.sleep(0.02)
+        assert not slow.done() or slow.cancelled()
+
+
+def is_free(data: DataDir) -> bool:
+    """Whether nobody has the store open; another process looks, since this one would end its own locks."""
+    look = "import sys, duckdb\ntry: duckdb.connect(sys.argv[1])\nexcept duckdb.IOException: sys.exit(3)"
+    return subprocess.run([sys.executable, "-c", look, str(data.store)], check=False).returncode == 0
+
+
+def test_a_server_whose_client_is_gone_ends_whatever_it_reads(data: DataDir) -> None:
+    asked = [
+        {
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "test", "version": "1"},
+            },
+        },
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "sql", "arguments": ENDLESS}},
+    ]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in asked)
+    command = [str(Path(sys.executable).with_name("arttrace")), "mcp", "--dir", str(data.root)]
+    ended = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("list_runs", {"project": "other"}, "unknown field `project`"),
+        ("list_runs", {"limit": 0}, "Expected `int` >= 1"),
+        ("list_runs", {"limit": 10**30}, "Expected `int` <= 1000"),
+        ("show_run", {}, "missing required field `id`"),
+        ("remove_runs", {}, "there is no tool 'remove_runs'; there are list_runs, "),
+    ],
+)
+async def test_an_argument_that_is_none_is_refused(
+    data: DataDir, tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    text, failed = await StoreAnswers(data).answer(tool, arguments)
+    assert (said in text, failed) == (True, True)
+
+
+async def test_what_looks_like_json_is_text(data: DataDir) -> None:
+    assert await StoreAnswers(data).answer("list_runs", {"entry": "null"}) == ("[]", False)
+
+
+async def test_an_answer_is_bounded_and_still_json(data: DataDir) -> None:
+    async def rows(query: str) -> Any:
+        text, failed = await StoreAnswers(data).answer("sql", {"query": query})
+        assert (len(text) < MAX_CHARACTERS + 100, failed) == (True, False)
+        return json.loads(text)
+
+    *whole, last = await rows("SELECT range AS n, repeat('x', 900) AS text FROM range(1200)")
+    assert {len(row["text"]) for row in whole} == {900}
+    assert last == {"left_out": 1200 - len(whole)}
+    [cut, last] = await rows("SELECT repeat('x', 1000000) AS text, 1 AS one FROM range(3)")
+    assert (cut["one"], last) == (1, {"left_out": 2})
+    assert cut["text"].endswith(" of 1000000 characters]")
+    assert await rows("SELECT range(100000) AS numbers") == [{"left_out": "588903 characters"}]

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from types import FrameType
-from typing import Any, get_args
+from typing import Any
 
+import anyio
 import click
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from rich.console import Console
+import msgspec
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
 
+from arttrace.commands.inspect.mcp_tools import TOOLS, StoreTool
 from arttrace.commands.shared.options import store_option
-from arttrace.formats.imported_run import is_undated
-from arttrace.rewards.combine import trajectory_reward
-from arttrace.store import AnyStore, TrajectorySummary, open_store
-from arttrace.store.access.sql import encode_values, named_rows
-from arttrace.store.rows.view_definition import as_markdown
-from arttrace.store.rows.views import DESCRIBED
+from arttrace.store import AnyStore, open_store
+from arttrace.store.file.cancellation import QUERY_S, Stop, took_too_long
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
-from arttrace.trajectories import sequences
-from arttrace.views import run_filter, terminal
-from arttrace.views.console.comparison import compare, document
-from arttrace.views.run_filter import RunFilter, moment, newest
-from arttrace.views.statistics import By, statistics
 
-_MAX_ROWS = 1000
-_MAX_CHARACTERS = 100_000
-_MAX_NAMES = 50
-_WIDTH = 200
-_MORE = {"left_out": "older runs that match; raise limit"}
+_STOP_AGAIN_S = 0.2
 
 
 @click.command("mcp")
@@ -47,137 +48,96 @@ def command(data: DataDir) -> None:
     open_store(data).close()  # a client shows why a server does not start; tools that all fail it must ask first
     # Another handler than Python's own: for that one asyncio has its own, which waits for the thread below.
     signal.signal(signal.SIGINT, _interrupt)
-    try:
-        server(data).run("stdio")
-    except KeyboardInterrupt:
-        os._exit(0)  # a thread waits for the client's next line, and the interpreter's end for that thread
+    with contextlib.suppress(KeyboardInterrupt):
+        anyio.run(_serve, StoreAnswers(data))
+    os._exit(0)  # a thread may wait for the client's next line or for an owner's answer, and the interpreter for that
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     signal.default_int_handler(number, frame)
 
 
-def server(data: DataDir) -> MCPServer[Any]:
-    """The server for one data directory; each call opens the store and closes it."""
-    made: MCPServer[Any] = MCPServer(
-        "arttrace", instructions="Runs of LLM agents as arttrace captured them; read only."
+async def _serve(answers: StoreAnswers) -> None:
+    async def tools(_context: Any, _asked: PaginatedRequestParams | None) -> ListToolsResult:
+        hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+        return ListToolsResult(
+            tools=[
+                Tool(name=name, description=one.description(), input_schema=one.schema(), annotations=hints)
+                for name, one in TOOLS.items()
+            ]
+        )
+
+    async def call(_context: Any, asked: CallToolRequestParams) -> CallToolResult:
+        text, failed = await answers.answer(asked.name, asked.arguments or {})
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
+
+    server: Server[Any] = Server(
+        "arttrace",
+        version=version("arttrace"),
+        instructions="Runs of LLM agents as arttrace captured them; read only.",
+        on_list_tools=tools,
+        on_call_tool=call,
     )
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
 
-    def reading(work: Callable[[AnyStore], str]) -> str:
+
+class StoreAnswers:
+    """Answers of the tools from one data directory. The store is open while a tool reads it: others need it too. Calls
+    at the same time share it."""
+
+    def __init__(self, data: DataDir) -> None:
+        self._data = data
+        self._lock = threading.Lock()
+        self._store: AnyStore | None = None
+        self._readers = 0
+
+    async def answer(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """What a tool answers, and whether that is an error. When it is cancelled, what it reads is stopped."""
+        if name not in TOOLS:
+            return f"there is no tool {name!r}; there are {', '.join(TOOLS)}", True
         try:
-            with open_store(data) as store:
-                text = work(store)
+            tool = msgspec.convert(arguments, TOOLS[name], strict=False)
+            return await self._read(tool), False
         except (ArttraceError, ValueError) as error:
-            raise ToolError(str(error)) from error
-        cut = f"\n[cut at {_MAX_CHARACTERS} of {len(text)} characters]"
-        return text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + cut
+            return str(error), True
 
-    def listed(store: AnyStore, wanted: RunFilter, limit: int) -> str:
-        found = newest(store, wanted, limit + 1)
-        more = [_MORE] if len(found) > limit else []
-        return _json([*map(_row, found[:limit]), *more])
+    async def _read(self, tool: StoreTool) -> str:
+        stop = Stop()
+        running = asyncio.ensure_future(asyncio.to_thread(self._answered_by, tool, stop))
 
-    @made.tool()
-    def list_runs(
-        entry: str | None = None,
-        group: str | None = None,
-        tag: str | None = None,
-        policy: str | None = None,
-        status: str | None = None,
-        reward: str | None = None,
-        since: str | None = None,
-        limit: int = 20,
-    ) -> str:
-        """Runs as JSON, the newest first. `status` is complete, unread, incomplete or failed; `reward` a comparison
-        such as "<0.5", or "none"; `since` an age such as "2h" or a date; the others as list_runs shows them. The last
-        item says whether there are more than `limit`."""
-        return reading(
-            lambda store: listed(
-                store,
-                RunFilter(
-                    entry=entry,
-                    group=group,
-                    tags=() if tag is None else (tag,),
-                    policy=policy,
-                    status=() if status is None else (status,),
-                    reward=reward,
-                    since_ns=None if since is None else moment(since),
-                ),
-                limit,
-            )
-        )
+        def stopped(why: str, hint: str | None = None) -> None:
+            if not running.done():
+                stop(why, hint)
+                asyncio.get_running_loop().call_later(_STOP_AGAIN_S, stopped, why, hint)
 
-    @made.tool()
-    def search_runs(text: str, limit: int = 20) -> str:
-        """Runs in whose messages, arguments or results the text stands, as JSON, the newest first."""
-        return reading(lambda store: listed(store, RunFilter(search=text), limit))
+        try:
+            await asyncio.wait((running,), timeout=QUERY_S if tool.is_query else None)
+            stopped(*took_too_long(QUERY_S))
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            stopped("whoever asked does not wait any more")
+            running.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else asks for it
+            raise
 
-    @made.tool()
-    def show_run(id: str) -> str:
-        """One run as text: what is known of it, then its agents as a tree with messages, tool calls and HTTP requests.
-        `id` may be the beginning of one."""
+    def _answered_by(self, tool: StoreTool, stop: Stop) -> str:
+        with stop.current(), self._shared() as store:
+            return tool.answer(store)
 
-        def shown(store: AnyStore) -> str:
-            run = store.trajectory(id)
-            tokens, report = sequences(run)
-            page = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
-            page.print(terminal.trajectory_view(run, tokens, report, trajectory_reward(run)))
-            return page.file.getvalue()  # type: ignore[attr-defined, no-any-return]
-
-        return reading(shown)
-
-    @made.tool()
-    def diff(first: str, second: str, limit: int = 20) -> str:
-        """Where two runs part, as JSON: the last steps that they have in common, then what each did from there, at most
-        `limit` steps. The ids may be beginnings."""
-        return reading(
-            lambda store: _json(document(compare(store.trajectory(first), store.trajectory(second), max(1, limit))))
-        )
-
-    @made.tool()
-    def stats(since: str | None = None) -> str:
-        """Runs, calls, tokens, errors, seconds and mean reward as JSON: by entry, agent, model and tool, as `arttrace
-        stats --json` has them, the most frequent of each. `since` is an age such as "2h" or a date."""
-
-        def summed(store: AnyStore) -> str:
-            since_ns = 0 if since is None else moment(since)
-            return _json({kind: statistics(store, kind, since_ns=since_ns)[:_MAX_NAMES] for kind in get_args(By)})
-
-        return reading(summed)
-
-    views = as_markdown(DESCRIBED)
-
-    @made.tool(description=f"Run one SQL query of DuckDB's dialect that reads these views, as JSON:\n\n{views}")
-    def sql(query: str) -> str:
-        def asked(store: AnyStore) -> str:
-            columns, rows = store.sql(query)
-            more = [] if len(rows) <= _MAX_ROWS else [{"left_out": len(rows) - _MAX_ROWS}]
-            return _json([*named_rows(columns, rows[:_MAX_ROWS]), *more])
-
-        return reading(asked)
-
-    return made
-
-
-def _row(run: TrajectorySummary) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "entry": run.entry,
-        "group": run.group,
-        "started_ns": None if is_undated(run.start_ns) else run.start_ns,
-        "agents": run.agents,
-        "calls": run.calls,
-        "tool_calls": run.tool_calls,
-        "policy": list(run.policy_versions),
-        "reward": trajectory_reward(run),
-        "status": run_filter.status(run),
-        "error": run.error,
-        "incomplete": run.incomplete,
-        "unread": run.unread,
-        "tags": list(run.tags),
-        "metadata": run.metadata,
-    }
-
-
-def _json(value: Any) -> str:
-    return encode_values(value).decode()
+    @contextlib.contextmanager
+    def _shared(self) -> Iterator[AnyStore]:
+        with self._lock:
+            if self._store is None:
+                self._store = open_store(self._data)
+            else:
+                self._store.ingest_spool()
+            store = self._store
+            self._readers += 1
+        try:
+            yield store
+        finally:
+            with self._lock:
+                self._readers -= 1
+                if not self._readers:
+                    self._store = None
+                    store.close()
