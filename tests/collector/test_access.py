@@ -9,6 +9,7 @@ from arttrace.collector.app import CollectorApp
 from arttrace.collector.forward import Forward
 from arttrace.collector.spool import Spool
 from arttrace.store.server.auth import Authorizer
+from arttrace.store.server.owner import http_server
 from arttrace.system.paths import DataDir
 
 
@@ -39,3 +40,10 @@ def test_with_a_key_nothing_is_taken_or_reported_without_it(sink: Spool, data: D
 def test_what_was_captured_is_reported_to_the_token_alone(client: TestClient) -> None:
     assert client.get("/api/summaries").status_code == 401
     assert client.get("/api/summaries", headers={"authorization": "Bearer tokem"}).status_code == 401
+
+
+def test_an_idle_connection_is_kept_for_longer_than_clients_pause(sink: Spool, data: DataDir) -> None:
+    """OpenTelemetry's exporters send every 5 s and httpx keeps a connection for 5 s, which is uvicorn's default, too:
+    what is sent just then would meet a connection that is being closed."""
+    server = http_server(CollectorApp(sink, Forward(data), Authorizer("token")))
+    assert server.config.timeout_keep_alive >= 60

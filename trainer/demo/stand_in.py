@@ -38,7 +38,9 @@ def serve(script: Script, model: str, port: int = 0) -> Iterator[str]:
         except OSError as error:
             cause = f"{model} cannot listen on 127.0.0.1:{port}: {error.strerror}."
             raise ServingError(cause, "Choose another with --port.") from None
-        config = uvicorn.Config(application(script, model), log_level="error", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            application(script, model), log_level="error", access_log=False, lifespan="off", timeout_keep_alive=75
+        )
         server = uvicorn.Server(config)
         # uvicorn leaves signal handlers alone outside the main thread.
         thread = threading.Thread(target=server.run, args=([listening],), name=model, daemon=True)

@@ -102,6 +102,7 @@ def http_server(app: App) -> uvicorn.Server:
         ws="none",
         http=HeadDeadlineProtocol,
         interface="asgi3",
+        timeout_keep_alive=75,  # SDKs export every 5 s, httpx keeps a connection for 5 s: both met uvicorn's own 5 s
         timeout_graceful_shutdown=5,
     )
     return uvicorn.Server(config)
