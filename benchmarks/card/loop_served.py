@@ -20,8 +20,6 @@ from benchmarks.card.loop import Pair, Plan, Took, in_threads, learner_config, r
 POLICY = "policy"
 _AT_ONCE = 64
 _MOST_REFUSED = 3
-_COMPARED = 64
-"""Runs of a step whose log-probabilities are compared one by one."""
 _STALE = 20
 """Steps whose runs are shown to the learner of the next version as if that had sampled them."""
 
@@ -100,7 +98,7 @@ def with_vllm(config: Config, table: Table, base: Path, task: Task, plan: Plan, 
             means.append(sum(rewards) / len(rewards))
             found = took("store", lambda runs=runs: groups([name for name, _, _ in runs]))
             batch, clock = loop.batch(found), Clock()
-            seen.compare(batch.samples[:_COMPARED], f"{POLICY}@{batch.step}")
+            seen.compare(batch.samples, f"{POLICY}@{batch.step}")
             try:
                 done = took("whole", lambda batch=batch, clock=clock: loop.train_on(batch, clock))
             except TrainingError as error:
