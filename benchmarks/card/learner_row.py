@@ -22,7 +22,7 @@ from typing import Any
 import trainer.learner  # noqa: F401  (sets how threads wait, before torch is loaded)
 from benchmarks.card.bundle import remedy
 from benchmarks.card.profiled import profile
-from benchmarks.card.shapes import SHAPES
+from benchmarks.card.shapes import SHAPES, drawing_weights
 from benchmarks.learner_cases import Call, samples_of, synthetic, tau_bench
 
 SEED = 7
@@ -168,7 +168,8 @@ def _learner(row: Row) -> Any:
         torch_compile=row.layout == "tree, compiled",
         use_liger_kernel=row.layout == "tree, Liger",
     )
-    learner = make_learner(Path(row.base), config)
+    with drawing_weights(SHAPES[row.shape], row.device):
+        learner = make_learner(Path(row.base), config)
     if row.layout in KERNELS:
         learner.kernel = KERNELS[row.layout]
     return learner

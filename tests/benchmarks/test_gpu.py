@@ -8,10 +8,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from arttrace.system.errors import ServingError
 from benchmarks.card import bundle, learner, loop_served, publish, sleeping, trl_tree
@@ -23,7 +27,7 @@ from benchmarks.card.learner_row import Row, _absent, measure
 from benchmarks.card.loop import Plan
 from benchmarks.card.profiled import Operation, report
 from benchmarks.card.sections import SECTIONS
-from benchmarks.card.shapes import TOY, make_model
+from benchmarks.card.shapes import QWEN3_30B_A3B, TOY, TOY_MIXTURE, Shape, drawing_weights, make_model, why_not_fitting
 from benchmarks.card.torch_engine import TorchEngine, sampled_runs
 from trainer.learner import LearnerConfig, make_learner
 
@@ -64,11 +68,10 @@ def run(out: Path, *options: str, section: str = "a", **environment: str) -> lis
     return table.splitlines()
 
 
-def gradients(lines: list[str]) -> dict[str, float]:
+def gradients(lines: list[str], shape: str = "toy") -> dict[str, float]:
     """How far each layout's are from the reference's."""
-    rows = {
-        line[:26].rstrip(): line for line in lines[lines.index(next(line for line in lines if "toy" in line)) + 1 :]
-    }
+    title = next(number for number, line in enumerate(lines) if line.startswith(f"{shape}, "))
+    rows = {line[:26].rstrip(): line for line in takewhile(lambda line: "a group of" not in line, lines[title + 1 :])}
     return {layout: float(line.split()[-1]) for layout, line in rows.items() if "e-" in line.split()[-1]}
 
 
@@ -77,11 +80,14 @@ def test_section_a_needs_what_a_card_has_and_the_gradients_of_its_layouts_agree(
     out = tmp_path / "out"
     out.mkdir()
     (out / PROFILE).write_text("of another run")
-    apart = gradients(run(out, "--quick", PYTHONPATH=str(tmp_path)))
+    lines = run(out, "--quick", PYTHONPATH=str(tmp_path))
+    apart = gradients(lines)
     assert apart.keys() == {"tree", "packed", "tree, PEFT's LoRA", "tree, plain norms", "tree, block by block"}, (
         "a row per call is the reference itself"
     )
-    assert all(one < 1e-5 for one in apart.values())
+    mixture = gradients(lines, "toy mixture")
+    assert mixture.keys() == {"tree", "packed"}
+    assert all(one < 1e-5 for one in (*apart.values(), *mixture.values()))
     profile = (out / PROFILE).read_text()
     assert profile.startswith("tree, toy: ")
     assert re.search(r"^ +\d+\.\d+ +\d+\.\d +\d+ +\d+\.\d  aten::mm$", profile, re.MULTILINE), profile
@@ -91,10 +97,27 @@ def test_section_a_runs_the_layouts_that_are_named_and_knows_no_others(tmp_path:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     config = Config("cpu", True, tmp_path, scratch, None, ends_at=time.monotonic() + 600, layouts=("packed",))
-    assert [name for name, *_ in learner.run(config).rows] == ["packed"]
+    assert [name for name, *_ in learner.run(config).rows] == ["packed"] * 2, "of the dense toy and of the mixture"
     assert (tmp_path / PROFILE).read_text().startswith("packed, toy: ")
     with pytest.raises(ValueError, match="no such layout: forest; there are: tree; tree, varlen; "):
         learner.run(replace(config, layouts=("packed", "forest")))
+
+
+@pytest.mark.parametrize("shape", [TOY, TOY_MIXTURE], ids=lambda shape: shape.name)
+def test_a_shape_counts_what_its_model_has(shape: Shape, tmp_path: Path) -> None:
+    make_model(shape, tmp_path, "cpu")
+    with drawing_weights(shape, "cpu"):
+        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert shape.numbers() == sum(one.numel() for one in model.parameters() if one.ndim > 1)
+    assert {one.dtype for one in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("gib", "said"), [(140, ""), (64, "Qwen3-30B-A3B has 57 GiB of weights, the card 64 GiB")])
+def test_a_mixture_too_large_for_the_card_is_said(gib: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(total_memory=gib << 30))
+    assert said in (why := why_not_fitting(QWEN3_30B_A3B, "cuda"))
+    assert bool(why) == bool(said)
+    assert why_not_fitting(QWEN3_30B_A3B, "cpu") == ""
 
 
 def test_a_profile_counts_what_runs_at_once_once_and_the_gaps_between() -> None:
@@ -271,3 +294,15 @@ def test_section_a_names_the_rivals_that_are_missing_and_measures_those_that_are
     for layout in ("stock TRL", "TRL's tree", "Unsloth", "tree, compiled", "tree, Liger"):
         assert sum(line.startswith(layout) for line in lines) == 1, lines
     assert not any("failed" in line for line in lines), lines
+
+
+@pytest.mark.full
+def test_section_d_serves_by_vllm_and_compares_what_it_sampled(tmp_path: Path) -> None:
+    lines = run(tmp_path, section="d")
+    for name, steps in (("vLLM, recorded runs", "30"), ("vLLM, bfloat16", "10")):
+        at = next(number for number, line in enumerate(lines) if line.startswith(name))
+        assert lines[at].removeprefix(name).split()[3] == steps
+        caught, tried = re.findall(r"stale caught: (\d+) of (\d+)$", lines[at + 1])[0]
+        assert int(caught) == int(tried) > 0
+        fresh, stale = re.findall(r"fresh \S+\.\.(\S+), stale (\S+)\.\.", lines[at + 2])[0]
+        assert float(fresh) < 0.5 < float(stale)
