@@ -18,6 +18,7 @@ from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.distributed import gathered, largest, least, rank_and_count, total
 from trainer.learner.interface import NoRoom, NotFinite, Progress, Sample, StepMetrics
+from trainer.learner.machine.determinism import deterministic
 from trainer.learner.machine.fitting import room
 from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
@@ -187,7 +188,7 @@ class BaseLearner(ABC):
         before = Snapshot(self.model, self.optimizer) if len(plans) * self.config.epochs > 1 else None
         weights = Weights(self.model) if before is None else before.weights
         try:
-            with quiet():
+            with quiet(), deterministic(self.config):
                 tally = self._within_memory(whole, plans, current_version, before)
         except BaseException as error:
             let_go(error)  # what follows needs memory

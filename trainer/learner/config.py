@@ -76,6 +76,8 @@ class LearnerConfig:
     - `torch_compile`: norms, rotary positions and feed-forward parts of the layers are compiled by PyTorch, each kind
       once for all layers, in the first step. `use_liger_kernel`: they are Liger's kernels (`pip install liger-kernel`,
       CUDA only). The numbers are the same within the precision.
+    - `full_determinism`: a step repeats itself bit for bit on the same machine, by PyTorch's deterministic kernels,
+      which may take longer; where it has none, the step is refused. What an engine samples is not repeated by that.
     - `lora_targets`: names of linear modules, or "all-linear" for all but the output head; None: all-linear, and the
       attention alone in a mixture of experts, whose experts and router stay as they are.
     - `load_in_4bit`: the base model's weights in 4 bits (bitsandbytes, CUDA only).
@@ -123,6 +125,7 @@ class LearnerConfig:
     gradient_checkpointing: bool | None = None
     torch_compile: bool = False
     use_liger_kernel: bool = False
+    full_determinism: bool = False
     load_in_4bit: bool = False
     max_logprob_difference: float | None = None
     seed: int = 0
@@ -218,6 +221,12 @@ class LearnerConfig:
             raise TrainingError(
                 "Unsloth puts kernels of its own into the model: torch_compile and use_liger_kernel have no effect.",
                 "Use --loader transformers, or neither.",
+            )
+        if self.full_determinism and (self.use_liger_kernel or self.loader == "unsloth"):
+            raise TrainingError(
+                f"{'Liger' if self.use_liger_kernel else 'Unsloth'} does not say that its kernels repeat themselves "
+                "exactly, as full_determinism asks.",
+                "Use --loader transformers without --use-liger-kernel, or leave --full-determinism out.",
             )
         if self.load_in_4bit and self.device == "cpu":
             raise TrainingError("A base model in 4 bits needs a CUDA device.", "Use --device cuda, or 16 or 32 bits.")

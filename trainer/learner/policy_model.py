@@ -17,6 +17,7 @@ from arttrace.system.errors import TrainingError
 from arttrace.system.processes import signals_after_imports
 from trainer.learner.config import LearnerConfig
 from trainer.learner.machine.card import placed
+from trainer.learner.machine.determinism import prepare_determinism
 from trainer.learner.machine.families import refuse_family
 from trainer.learner.machine.fitting import fitted, refuse_experts
 from trainer.learner.machine.fused import fuse_layers
@@ -47,6 +48,7 @@ def load_policy(directory: Path, config: LearnerConfig, attention: str | None = 
             "Device 'cuda' was asked for, but torch finds no CUDA device.",
             "Use --device cpu, or see `arttrace doctor`: card, driver and torch's build have to fit.",
         )
+    prepare_determinism(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         try:

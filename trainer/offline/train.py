@@ -17,6 +17,7 @@ import torch
 
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
+from trainer.learner.machine.determinism import deterministic
 from trainer.learner.machine.memory import is_out_of_memory
 from trainer.learner.policy_model import (
     fitted_to_machine,
@@ -107,7 +108,8 @@ class OfflineLearner:
             trainer.remove_callback(PrinterCallback)
             trainer.add_callback(keeper)
             try:
-                trainer.train()
+                with deterministic(self.config):
+                    trainer.train()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise

@@ -54,6 +54,7 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "gradient_checkpointing": (bool, "Less memory for more time; on CUDA unless --no-gradient-checkpointing."),
     "torch_compile": (bool, "Compile norms, rotary positions and feed-forward parts in the first step."),
     "use_liger_kernel": (bool, "Take Liger's kernels for them (CUDA)."),
+    "full_determinism": (bool, "The same step, bit for bit, from the same runs on the same machine; may take longer."),
     "load_in_4bit": (bool, "Base model's weights in 4 bits (CUDA)."),
     "device": (click.Choice(get_args(Device)), "Where to train; on a CUDA card where there is one."),
     "dtype": (click.Choice(get_args(Dtype)), "Precision of the base model; bfloat16 on CUDA, else float32."),

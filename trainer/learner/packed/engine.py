@@ -19,6 +19,7 @@ import torch
 from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.distributed import rank_and_count, total
+from trainer.learner.machine.determinism import deterministic
 from trainer.learner.packed.attention import NAME, Kernel, usual_kernel, visiting
 from trainer.learner.packed.checks import check_model
 from trainer.learner.packed.forest import Forest, plant, split_forests
@@ -71,7 +72,7 @@ class PackedLearner(BaseLearner):
             self.model.train()
         self.optimizer = make_optimizer(self.model, self.config)
         self._decoder, self._head = causal.get_decoder(), Head.of(causal)
-        with in_its_precision(self.config):
+        with in_its_precision(self.config), deterministic(self.config):
             check_model(causal, self._head, self.config.runs_on, self.kernel)
 
     def _train(self, plans: Sequence[PlannedStep], current_version: str | None, tally: StepTally) -> None:
