@@ -133,6 +133,24 @@ def test_lists_that_follow(tmp_path: Path, watching: Callable[..., Watching]) ->
     assert json.loads(as_json.stdout) == []
 
 
+def test_of_more_runs_than_the_limit_every_change_is_listed(tmp_path: Path, watching: Callable[..., Watching]) -> None:
+    """The limit counts those that were there before: a program that reads the lines hears of each run's end."""
+    runs = [spans(f"run-{number}", "shop:wanted", "g") for number in range(4)]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([span for run in runs for span in run[:-1]])
+    listing = watching(tmp_path, "ls", "--follow", "--json", "--limit", "2")
+    there = [json.loads(listing.until(bool)[0]) for _ in range(2)]
+    assert [run["id"] for run in there] == ["run-2", "run-3"]
+    with open_store(DataDir(tmp_path)) as store:
+        store.append([run[-1] for run in runs])
+        store.append(spans("run-4", "shop:wanted", "g"))
+    waited_for = {"run-0", "run-1", "run-2", "run-3", "run-4"}
+    while waited_for:
+        run = json.loads(listing.until(bool)[0])
+        if not run["incomplete"]:
+            waited_for.remove(run["id"])
+
+
 def test_a_pipe_that_is_closed_ends_a_command_without_a_word(tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(spans("run-1", "shop:wanted", "g"))

@@ -54,7 +54,8 @@ def command(
     The status "unread" means that a run has calls without a readable message, which are named below the list. The
     column "tokens" reads trained/captured: how many of the sampled tokens a policy can be trained on; "used", with
     --wide, has the tokens of all prompts -> of all answers. `arttrace show ID` shows one run. With --follow the list
-    stays up to date until Ctrl-C; in a pipe, and with --json, a run is a line, printed again when it has changed.
+    stays up to date until Ctrl-C; in a pipe, and with --json, a run is a line, printed again when it has changed, and
+    --limit counts those that there were before.
     """
     if follow:
         _follow(data, wanted, limit, wide, as_json)
@@ -124,31 +125,34 @@ def _follow(data: DataDir, wanted: RunFilter, limit: int, wide: bool, as_json: b
     with watched_store(data) as store:
         reader = StoreReader(store)
 
-        def runs() -> list[TrajectorySummary]:
+        def now() -> tuple[TrajectorySummary, ...]:
             store.ingest_spool()
-            found = reader.runs()
+            return reader.runs()
+
+        def matching(runs: Iterable[TrajectorySummary], at_most: int | None) -> list[TrajectorySummary]:
             ids = reader.with_text(wanted.search) if wanted.search else None
-            return chosen(found, wanted, ids, limit)
+            return chosen(runs, wanted, ids, at_most)
 
         def table() -> Table:
-            found = runs()
+            found = matching(now(), limit)
             return _table(found, shown_ids(store, [one.id for one in found]), wide)
 
         if page.is_terminal and not as_json:
             show_live(page, table)
         known: dict[str, TrajectorySummary] = {}
+        at_most: int | None = limit  # of the runs that there are; each that comes or changes from then on is printed
         while True:
-            now = runs()
-            new = [one for one in reversed(now) if known.get(one.id) != one]
+            found = now()
+            new = matching((one for one in found if known.get(one.id) != one), at_most)[::-1]
             ids_shown = {} if as_json else shown_ids(store, [one.id for one in new])
-            names = _group_names(now)
+            names = _group_names(found) if new and not as_json else {}
             for one in new:
                 if as_json:
                     click.echo(msgspec.json.encode(_document(one, ())))
                 else:
                     id, *cells = _row(one, ids_shown[one.id], names, wide)
                     click.echo("  ".join([id, *(terminal.cell_line(cell, wide) for cell in cells)]))
-            known = {one.id: one for one in now}
+            known, at_most = {one.id: one for one in found}, None
             time.sleep(EVERY_S)
 
 
