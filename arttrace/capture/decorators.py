@@ -17,7 +17,7 @@ from arttrace.capture.base.entry_point import EntryPoint, of_function
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import content_mode
 from arttrace.capture.context import program
-from arttrace.capture.context.flow import Blocks, current_flow, left_elsewhere
+from arttrace.capture.context.flow import Blocks, current_flow, left_elsewhere, opened_here
 from arttrace.capture.context.generators import (
     AlreadyOpen,
     Instrumented,
@@ -119,11 +119,12 @@ class ScopeDecorator:
         if _at_the_end():
             return
         flow = current_flow()
-        scope = flow.scope
-        # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow opened.
-        here = scope if isinstance(scope, Scope) and not flow.muted and scope.opened_by is self else None
-        block = here
+        block = flow.scope if isinstance(flow.scope, Scope) and flow.scope.opened_by is self else None
         with _stepping:
+            # One object may be entered by several tasks, or where nothing is recorded: what ends is what this flow
+            # opened.
+            opened = None if flow.muted and self._blocks.hold_none else opened_here(self, flow)
+            here = opened if isinstance(opened, Scope) else None
             block = self._blocks.leave(here)
             if block is not None and here is None:
                 left_elsewhere(block)

@@ -42,7 +42,7 @@ class Routing:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         flow = current_flow()
-        here = next((each for each in reversed(flow.routes) if each.opened_by is self), None)
+        here = next((each for each in reversed(flow.routes) if each.opened_by is self and not each.is_left), None)
         self._blocks.leave(here)
         if here is not None:
             set_flow(replace(flow, routes=tuple(each for each in flow.routes if each is not here)))

@@ -101,6 +101,68 @@ def _come_out(flow: Flow) -> Flow:
     return flow
 
 
+def blocks_inside(outer: Position | None, flow: Flow) -> list[Position] | None:
+    """The `with` blocks that `flow` is in inside the position `outer`, the innermost first; None where it is not in
+    `outer` at all."""
+    found: list[Position] = []
+    at = flow.scope
+    while at is not outer:
+        if at is None or at.before is None:
+            return None
+        found.append(at)
+        at = at.before.scope
+    return found
+
+
+def out_of_blocks(outer: Position, flow: Flow) -> Flow:
+    """The caller's flow, which is `flow`, when it has left the blocks that it is in inside `outer`."""
+    for block in blocks_inside(outer, flow) or ():
+        block.leave(block.before)
+    return _flow.get()
+
+
+def opened_here(opened_by: object, flow: Flow) -> Position | None:
+    """The innermost block of that object that `flow` is in and nobody has left, though others may be inside it: those
+    of generators that were left early."""
+    at = flow.scope
+    while at is not None and at.before is not None:
+        if at.opened_by is opened_by and not at.is_left:
+            return at
+        at = at.before.scope
+    return None
+
+
+class LeftOpen(msgspec.Struct, frozen=True):
+    """The `with` blocks that a generator is in where it yields: its next step goes on in them, its consumer is in none.
+
+    `scopes` are the outermost first.
+    """
+
+    scopes: list[Position]
+    muted: object
+    routes: tuple[OpenRoute, ...]
+
+    @classmethod
+    def of(cls, inside: Flow, outer: Flow) -> LeftOpen | None:
+        """What is open `inside` and was not in the flow `outer`; None where that is nothing. Of another flow, in which
+        a coroutine is closed that nobody awaits any more, it is nothing."""
+        scopes = blocks_inside(outer.scope, inside)
+        if scopes is None:
+            return None
+        muted = inside.muted if inside.muted is not outer.muted and inside.muted else None
+        routes = tuple(each for each in inside.routes if each not in outer.routes)
+        return cls(scopes[::-1], muted, routes) if scopes or routes or muted is not None else None
+
+    def enter(self) -> None:
+        """Enter them again."""
+        for scope in self.scopes:
+            if not scope.has_ended:
+                scope.enter()
+        flow = _flow.get()
+        muted = flow.muted if self.muted is None else self.muted
+        _flow.set(replace(flow, muted=muted, routes=(*flow.routes, *self.routes)))
+
+
 def routes_in_force() -> list[Route]:
     """The routes of the blocks that the caller is in, the innermost last."""
     return [block.route for block in _flow.get().routes if not block.is_over]
@@ -125,6 +187,11 @@ class Blocks(Generic[EnterableT]):
 
     def __reduce__(self) -> Any:
         return Blocks, ()  # what is open stays in its process
+
+    @property
+    def hold_none(self) -> bool:
+        """Whether one of them is open of which nothing is recorded."""
+        return None in self._open
 
     def enter(self, entered: EnterableT | None) -> None:
         """A block has entered that."""

@@ -17,10 +17,11 @@ from typing import Any, Protocol, cast
 
 import msgspec
 import wrapt
+from msgspec.structs import replace
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import json_text
-from arttrace.capture.context.flow import Flow, set_flow
+from arttrace.capture.context.flow import Flow, LeftOpen, current_flow, set_flow
 from arttrace.capture.context.scope import Scope, recorded_answer
 from arttrace.wire.content import MAX_CONTENT_BYTES
 
@@ -33,7 +34,7 @@ class Current(Protocol):
     """What is made current while the user's code runs: a scope, or that nothing is recorded."""
 
     def enter(self) -> Flow: ...
-    def leave(self, before: Flow) -> None: ...
+    def leave(self, before: Flow) -> Flow: ...
     def close(self, error: BaseException | None = None) -> None: ...
 
 
@@ -102,33 +103,48 @@ def _decorated(again: Callable[[Any], Any], fn: Any) -> Any:
 
 
 class ScopeStep:
-    """Makes a scope current for one step of the user's code. Without a scope it does nothing."""
+    """Makes a scope current for one step of the user's code after another. Without a scope it does nothing."""
 
-    __slots__ = ("_before", "_scope")
+    __slots__ = ("_before", "_left_open", "_scope")
 
     def __init__(self, scope: Current | None) -> None:
         self._scope = scope
+        self._left_open: LeftOpen | None = None
 
     def __enter__(self) -> None:
         self._before: Flow | None = None
         if self._scope is not None:
             try:
                 self._before = self._scope.enter()
+                if self._left_open is not None:
+                    self._left_open.enter()
             except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
                 _stepping.caught(error)
 
     def __exit__(self, *_: object) -> None:
-        if self._scope is not None and self._before is not None:
-            leave(self._scope, self._before)
+        scope, before = self._scope, self._before
+        if scope is None or before is None:
+            return
+        own: object = scope
+        inside = leave(scope, before)
+        if inside.scope is not own or inside.muted is not before.muted or inside.routes is not before.routes:
+            with _stepping:
+                outer = scope if isinstance(scope, Scope) else before.scope
+                self._left_open = LeftOpen.of(inside, replace(before, scope=outer))
+                if self._left_open is not None:
+                    set_flow(replace(current_flow(), muted=before.muted, routes=before.routes))
+        else:
+            self._left_open = None
 
 
-def leave(scope: Current, before: Flow) -> None:
-    """Make the flow as it was before the scope was entered."""
+def leave(scope: Current, before: Flow) -> Flow:
+    """Make the flow as it was before the scope was entered; returns it as it was inside."""
     try:
-        scope.leave(before)
+        return scope.leave(before)
     except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
         set_flow(before)
         _stepping.caught(error)
+        return before
 
 
 def close(scope: Current | None, error: BaseException | None = None) -> None:
@@ -264,13 +280,14 @@ def drive_generator(
 ) -> Generator[Any, Any, Any]:
     """The generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
+    in_scope = ScopeStep(scope)
     at_the_end = sys.is_finalizing  # a generator that was left is closed then, when modules have lost their names
     # What a generator yielded is not distinguished from what it returned: no record answers for it.
     recorded = scope if library is None and isinstance(scope, Scope) else None
     step: Callable[[], Any] = recorded_answer(recorded, comparable=False) or inner.__next__
     try:
         while True:
-            with ScopeStep(scope):
+            with in_scope:
                 try:
                     item = step()
                 except StopIteration as stop:
@@ -283,7 +300,7 @@ def drive_generator(
             except GeneratorExit as closing:
                 if at_the_end():
                     raise
-                with ScopeStep(scope):
+                with in_scope:
                     returned = cast("Any", inner).close()  # None before Python 3.13
                 if returned is None:
                     raise
@@ -311,12 +328,13 @@ async def drive_async_generator(
 ) -> AsyncGenerator[Any, Any]:
     """The async generator `inner` inside the scope that `start` opens at its first step."""
     scope, yielded = start(), _Yielded()
+    in_scope = ScopeStep(scope)
     at_the_end = sys.is_finalizing  # a generator that was left is closed then, when modules have lost their names
     recorded = scope if library is None and isinstance(scope, Scope) else None
     step: Callable[[], Any] = recorded_answer(recorded, comparable=False) or inner.__anext__
     try:
         while True:
-            with ScopeStep(scope):
+            with in_scope:
                 try:
                     item = await step()
                 except StopAsyncIteration:
@@ -328,7 +346,7 @@ async def drive_async_generator(
             except GeneratorExit:
                 if at_the_end():
                     raise
-                with ScopeStep(scope):
+                with in_scope:
                     await inner.aclose()
                 raise
             except BaseException as thrown:  # noqa: BLE001  it goes on into the user's generator

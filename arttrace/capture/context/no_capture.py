@@ -34,8 +34,10 @@ class _Muted:
         set_flow(replace(before, muted=True))
         return before
 
-    def leave(self, before: Flow) -> None:
-        set_flow(replace(current_flow(), muted=before.muted))
+    def leave(self, before: Flow) -> Flow:
+        inside = current_flow()
+        set_flow(replace(inside, muted=before.muted))
+        return inside
 
     def close(self, error: BaseException | None = None) -> None:
         pass
@@ -57,6 +59,16 @@ class _MutedBlock(EnteredBlock):
         with _muting:
             return _in_force(self) is not False
         return True
+
+
+def _entered(muted: object) -> list[_MutedBlock]:
+    """The blocks that a flow is in and nobody has left, the innermost first."""
+    found = []
+    while isinstance(muted, _MutedBlock):
+        if not muted.is_left:
+            found.append(muted)
+        muted = muted.before
+    return found
 
 
 def _in_force(muted: object) -> object:
@@ -81,12 +93,14 @@ class NoCapture:
 
     def __exit__(self, *_: object) -> None:
         flow = current_flow()
-        muted = flow.muted
-        here = muted if isinstance(muted, _MutedBlock) and muted.opened_by is self else None
         with _muting:
+            entered = _entered(flow.muted)
+            here = next((each for each in entered if each.opened_by is self), None)
             self._blocks.leave(here)
-        if here is not None:
-            set_flow(replace(flow, muted=here.before))
+            if here is not None and here is entered[0]:
+                set_flow(replace(flow, muted=here.before))
+            elif here is not None:  # a generator's is inside it, and ends when that does
+                here.is_left = True
 
     def __call__(self, fn: F) -> F:
         """Decorate a function, coroutine function, generator function of either kind, or method."""

@@ -92,8 +92,13 @@ class Position:
         by itself."""
         return True
 
-    def leave(self, before: Any) -> None:
-        """Make the flow as it was before this position was entered."""
+    def enter(self) -> Any:
+        """Make this position current in the caller's flow, and return the flow as it was, for `leave`."""
+        raise NotImplementedError
+
+    def leave(self, before: Any) -> Any:
+        """Make the flow as it was before this position was entered, and return it as it was inside."""
+        raise NotImplementedError
 
     def note_passed(self, what: str) -> None:
         """One more such request."""

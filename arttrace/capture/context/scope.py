@@ -21,7 +21,7 @@ from arttrace.capture.base.ids import random_hex
 from arttrace.capture.base.values import described, ended_by, json_object, json_text
 from arttrace.capture.context import recorded_tools
 from arttrace.capture.context.execution import Execution
-from arttrace.capture.context.flow import Flow, calling_flow, claim_execution, current_flow, set_flow
+from arttrace.capture.context.flow import Flow, calling_flow, claim_execution, current_flow, out_of_blocks, set_flow
 from arttrace.capture.context.position import Position, ScopeKind
 from arttrace.capture.context.rewards import note_run
 from arttrace.capture.context.run import RunState
@@ -223,13 +223,15 @@ class Scope(Position):
             self.execution = execution
             self._attributes.update(execution.attributes)
 
-    def leave(self, before: Flow) -> None:
-        """Make the flow as it was before `enter`. An execution claimed inside stays claimed, but for a root's."""
-        flow = current_flow()
+    def leave(self, before: Flow) -> Flow:
+        """Make the flow as it was before `enter`; returns what it was. A claimed execution stays, but for a root's."""
+        inside = current_flow()
+        flow = inside if inside.scope is self else out_of_blocks(self, inside)
         if flow.scope is self:
             set_flow(before if self.is_root else replace(flow, scope=before.scope, overrides=before.overrides))
         if self._inside is not None and otel_context.get_current() is self._inside:
             otel_context.attach(self._around)  # without a token: a generator may be left in another context
+        return inside
 
     def close(self, error: BaseException | None = None) -> None:
         """End the span now; the second time does nothing. `error` is what ended the run, None when it went well."""
@@ -259,7 +261,7 @@ class Scope(Position):
             attributes[semconv.INTERRUPTED] = interrupted
         if self.is_root and failure is not None and self.run.unanswered is not None:
             attributes.setdefault(semconv.INTERRUPTED, f"the model did not answer ({self.run.unanswered})")
-        if self.is_root and self.run.interrupted is not None:
+        if self.run.interrupted is not None and (self.is_root or self.run.has_ended):
             attributes[semconv.INTERRUPTED] = self.run.interrupted
         self.recorder.submit(
             lambda: self.recorder.ended(self, self._writable(attributes), end_ns, failure, left_open),
