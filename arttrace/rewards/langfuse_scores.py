@@ -58,13 +58,15 @@ class LangfuseScores:
         self.close()
 
     def append(self, store: AnyStore, records: Sequence[Record]) -> None:
-        """Store the records, then put the rewards among them into the outbox. Raises StoreError, as `store.append`."""
+        """Store the records, then put the rewards among them into the outbox. One that is taken back stays a score
+        there. Raises StoreError, as `store.append`."""
         if self._outboxes is None:
             store.append(records)
             return
         known = addressed(store, records)
         store.append(known)
-        self._outboxes.write([encode_record(one) for one in known if isinstance(one, Reward) and one.given_to])
+        rewards = [one for one in known if isinstance(one, Reward) and one.counts]
+        self._outboxes.write([encode_record(one) for one in rewards if one.given_to])
         self._outboxes.sync()
 
     def close(self) -> None:

@@ -93,6 +93,18 @@ def test_each_run_is_rewarded_once_per_version_of_the_function(data: DataDir, re
     assert now(score(data, rewards, "--json", "--reward-version", "2", "--group", "plums")) == (1, 0)
 
 
+def test_a_version_that_gives_none_takes_the_earlier_versions_reward_back(data: DataDir, rewards: Path) -> None:
+    assert now(score(data, rewards, "--json")) == (3, 0)
+    rewards.write_text(EXACT.replace("return float(", 'return None if run.id != "run-1" else float('))
+    later = score(data, rewards)
+    assert later.exception is None
+    assert "; 0 before; 2 given none, and the earlier version's taken back from 2; 1 incomplete" in later.stdout
+    assert given(data) == {"run-0": None, "run-1": 0.0, "run-2": 0.25}
+    rewards.write_text(EXACT)
+    assert now(score(data, rewards, "--json")) == (3, 0)
+    assert given(data) == {"run-0": 1.0, "run-1": 0.0, "run-2": 1.25}
+
+
 @pytest.mark.parametrize("first", ["file", "module"])
 def test_a_function_rewards_once_however_it_is_named(
     data: DataDir, rewards: Path, monkeypatch: pytest.MonkeyPatch, first: str

@@ -113,7 +113,7 @@ def command(
 
     With --reward, `def function(trajectory) -> float | None` is called once for each complete run, and again when its
     source, --reward-version or the run has changed: the new reward then replaces the function's earlier one. It is
-    added to the run's other rewards. Return None to give no reward.
+    added to the run's other rewards. Return None to give no reward, and to take the earlier one back.
 
     If there are several conditions (--entry, --group, --tag, --policy, --since), all must match. A judge compares only
     the matching runs of a group.

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from arttrace.capture.rollout.entries import load_entry
 from arttrace.commands.shared.progress import Progress
@@ -79,6 +80,7 @@ def _file_and_module(one: str, other: str) -> bool:
 class _Outcome:
     values: list[float] = field(default_factory=list)
     none: int = 0
+    taken_back: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -180,18 +182,22 @@ def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) 
                 click.echo(f"not rewarded: {short_id(run.id)}: {outcome.failed[-1][1]}", err=True)
             yield None
             continue
+        id = reward_id(name := rewarder.name_for(run), run.id)
+        earlier = max((one for one in run.rewards if one.id == id), key=lambda one: one.time_ns, default=None)
+        time_ns = reward_clock.now_ns(0 if earlier is None else earlier.time_ns)
         if number is None:
             outcome.none += 1
-            yield None
+            outcome.taken_back += earlier is not None
+            yield None if earlier is None else replace(earlier, counts=False, explanation="", time_ns=time_ns)
             continue
         outcome.values.append(number)
         yield Reward(
-            id=(id := reward_id(name := rewarder.name_for(run), run.id)),
+            id=id,
             trajectory_id=run.id,
             value=number,
             name=name,
             version=rewarder.version_for(run.revision),
-            time_ns=reward_clock.now_ns(max((one.time_ns for one in run.rewards if one.id == id), default=0)),
+            time_ns=time_ns,
         )
 
 
@@ -213,6 +219,7 @@ def _tell(
         "rewarded_now": len(values),
         "rewarded_before": before,
         "no_reward": outcome.none,
+        "taken_back": outcome.taken_back,
         "incomplete": incomplete,
         "failed": [{"trajectory_id": id, "error": error} for id, error in outcome.failed],
         "mean": statistics.fmean(values) if values else None,
@@ -227,6 +234,7 @@ def _tell(
         if values:
             head += f", mean {statistics.fmean(values):.3f}, {min(values):.2f} to {max(values):.2f}"
     notes = [f"{before} before"]
-    notes += [f"{outcome.none} given none"] if outcome.none else []
+    taken_back = f", and the earlier version's taken back from {outcome.taken_back}" if outcome.taken_back else ""
+    notes += [f"{outcome.none} given none{taken_back}"] if outcome.none else []
     notes += [f"{quantity(incomplete, 'incomplete run')} left out"] if incomplete else []
     click.echo("; ".join([head, *notes]) + ".")
