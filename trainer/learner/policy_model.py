@@ -18,7 +18,7 @@ from arttrace.system.processes import signals_after_imports
 from trainer.learner.config import LearnerConfig
 from trainer.learner.machine.card import placed
 from trainer.learner.machine.determinism import prepare_determinism
-from trainer.learner.machine.families import refuse_family
+from trainer.learner.machine.families import not_causal, refuse_family
 from trainer.learner.machine.fitting import fitted, refuse_experts
 from trainer.learner.machine.fused import fuse_layers
 from trainer.learner.machine.memory import is_out_of_memory
@@ -88,9 +88,14 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
         if config.load_in_4bit
         else None
     )
-    base = AutoModelForCausalLM.from_pretrained(
-        str(directory), dtype=dtype, local_files_only=True, quantization_config=quantised, device_map=config.runs_on
-    )
+    try:
+        base = AutoModelForCausalLM.from_pretrained(
+            str(directory), dtype=dtype, local_files_only=True, quantization_config=quantised, device_map=config.runs_on
+        )
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        raise not_causal(read_shape(directory)) from error
     if getattr(base.config.get_text_config(), "attn_logit_softcapping", None):
         base.set_attn_implementation("eager")  # the usual one leaves the cap out
     return get_peft_model(
@@ -99,6 +104,7 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
             target_modules=_targets(base, config),
+            exclude_modules=_beside_text(base),
             lora_dropout=0.0,
             bias="none",
             task_type="CAUSAL_LM",
@@ -156,6 +162,13 @@ def _targets(base: torch.nn.Module, config: LearnerConfig) -> str | list[str]:
                 f'lora_targets takes "all-linear" or names among {", ".join(known)}.',
             )
     return targets
+
+
+def _beside_text(base: Any) -> list[str] | None:
+    """The linear modules of what sees or hears, beside the language model: text does not pass them, and an engine
+    leaves out what a LoRA has for them."""
+    text = set(base.get_decoder().modules()) | {base.get_output_embeddings()}
+    return [name for name, one in base.named_modules() if isinstance(one, torch.nn.Linear) and one not in text] or None
 
 
 def fitted_to_machine(config: LearnerConfig, directory: Path) -> LearnerConfig:

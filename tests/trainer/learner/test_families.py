@@ -123,6 +123,32 @@ def test_a_model_that_was_trained_with_dropout_is_trained_without(
     assert plain.grad_norm > 1e-3
 
 
+@pytest.mark.parametrize("targets", [None, ("q_proj", "o_proj")])
+def test_of_a_model_that_sees_images_the_text_part_alone_is_trained(targets: Any, tmp_path: Path) -> None:
+    """Gemma 3 from 4B on. An engine leaves out what a LoRA has for the part that sees."""
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    text = {
+        "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 8, "query_pre_attn_scalar": 32, "initializer_range": 0.2,
+    }  # fmt: skip
+    sees = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = Gemma3Config(text_config=text, vision_config={**sees, "image_size": 28, "patch_size": 14})
+    Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    found = {}
+    for engine in ("packed", "trl"):
+        settings = LearnerConfig(engine=engine, lora_rank=8, lora_targets=targets, max_logprob_difference=1e6)  # type: ignore[arg-type]
+        learner = make_learner(tmp_path, settings)
+        adapted = {name for name, one in learner.model.named_parameters() if one.requires_grad}
+        assert len(adapted) == 2 * 2 * (len(targets) if targets else 7)
+        assert all(".language_model.layers." in name for name in adapted)
+        found[engine] = learner.step([sample(1, 0.5), sample(2, -0.5)])
+    assert found["packed"].grad_norm == pytest.approx(found["trl"].grad_norm, rel=1e-4)
+    assert found["packed"].grad_norm > 1e-3
+
+
 def test_the_documentation_names_these_families_and_no_others() -> None:
     table = DOCS.read_text().partition("### Which models")[2].partition("###")[0]
     assert sorted(re.findall(r"^\| [^|]*\| `([a-z0-9_]+)`", table, re.MULTILINE)) == sorted(FAMILIES)
@@ -148,6 +174,11 @@ def test_the_documentation_names_these_families_and_no_others() -> None:
             {"model_type": "new", "layer_types": ["linear_attention", "new_attention"]},
             "packed",
             r"its layers \(linear_attention\) carry a state from token to token.* \(new_attention\) attend neither",
+        ),
+        (
+            {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"]},
+            "packed",
+            "kind Mistral3ForConditionalGeneration cannot be trained: transformers has no causal language model of it",
         ),
         ({"model_type": "t5", "is_encoder_decoder": True}, "trl", "family t5 .* no causal language model"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "packed", "family bert .BertForMaskedLM."),

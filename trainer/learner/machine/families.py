@@ -43,6 +43,15 @@ def refuse_family(config: LearnerConfig, shape: Mapping[str, Any]) -> None:
         )
 
 
+def not_causal(shape: Mapping[str, Any]) -> TrainingError:
+    """What is said of a model that transformers does not load as a causal language model."""
+    names = ", ".join(map(str, shape.get("architectures") or [shape.get("model_type")]))
+    return TrainingError(
+        f"A model of the kind {names} cannot be trained: transformers has no causal language model of it.",
+        "Use one that reads text alone; of one that sees or hears, the language model saved as a model of its own.",
+    )
+
+
 def _layer_kinds(family: str, shape: Mapping[str, Any]) -> frozenset[str]:
     """The kinds of its layers, as far as `config.json` says them: Llama 4's need not name them."""
     if named := shape.get("layer_types"):
