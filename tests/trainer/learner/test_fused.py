@@ -46,6 +46,7 @@ def test_compiled_layers_make_the_same_step(
     plain = PackedLearner(base_model, config)
     wanted = [plain.step(make_samples(seed)).loss for seed in range(2)]
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()  # of tests before
     compiled = PackedLearner(base_model, dataclasses.replace(config, torch_compile=True))
     assert hasattr(rotary.apply_rotary_pos_emb, "_torchdynamo_orig_callable")
     found = [compiled.step(make_samples(seed)).loss for seed in range(2)]
