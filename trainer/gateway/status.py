@@ -25,7 +25,8 @@ class PublishReport(msgspec.Struct, frozen=True):
 
 class ServingFile(msgspec.Struct, frozen=True):
     """The contents of serving.json: where the gateway of a data directory listens, while it runs. `version` is what
-    the aliases mean now, "" of a gateway that does not say so."""
+    the aliases mean now, "" of a gateway that does not say so; `dtype` the precision that its engines were told, ""
+    where they were told none."""
 
     url: str
     base_model: str
@@ -33,6 +34,7 @@ class ServingFile(msgspec.Struct, frozen=True):
     pid: int
     log: str
     version: str = ""
+    dtype: str = ""
 
 
 class EngineStatus(msgspec.Struct, frozen=True):

@@ -26,7 +26,13 @@ from arttrace.system.private_files import make_directory, tighten_data
 from trainer.gateway.app import Gateway
 from trainer.gateway.engines.pool import Pool, Replica
 from trainer.gateway.engines.vllm.cards import cards, first_is_free, share
-from trainer.gateway.engines.vllm.engine import EngineOptions, cards_of_engine, max_lora_rank, serves_on_cpu
+from trainer.gateway.engines.vllm.engine import (
+    EngineOptions,
+    cards_of_engine,
+    max_lora_rank,
+    serves_on_cpu,
+    told_precision,
+)
 from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
 from trainer.gateway.engines.vllm.model import make_probe, require_utf8
 from trainer.gateway.errors import Refusal
@@ -308,6 +314,7 @@ class _Server:
             pid=os.getpid(),
             log=str(self._log),
             version=self._policies.current.name,
+            dtype=told_precision(self._options.engine),
         )
 
     def _tell_version(self, report: PublishReport) -> None:

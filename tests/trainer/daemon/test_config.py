@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from arttrace.commands import cli
 from arttrace.system.errors import TrainingError
+from arttrace.system.paths import DataDir
 from trainer.commands.train.cli import command
 from trainer.commands.train.settings import parse_settings
 from trainer.daemon.config import DaemonConfig, load_config, print_config
+from trainer.gateway.status import ServingFile
 from trainer.learner import LearnerConfig
 from trainer.learner.machine.card import placed
 
@@ -161,6 +165,25 @@ def test_a_learner_trains_on_the_card_that_is_there_unless_it_is_told_where(
     assert told["dtype"] == "float32"
     assert placed(LearnerConfig(use_liger_kernel=True)).device == "cuda"
     assert placed(parse_settings({"load_in_4bit": True}).learner).device == "cuda", "of a loop or a server's client"
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "learner"),
+    [
+        ("bfloat16", [], "bfloat16"),
+        ("bfloat16", ["--dtype", "float32"], "float32"),
+        ("float16", [], None),
+        ("", [], None),
+    ],
+)
+def test_a_learner_computes_in_the_precision_that_the_running_engine_was_told(
+    engine: str, options: list[str], learner: str | None, tmp_path: Path
+) -> None:
+    record = ServingFile("http://127.0.0.1:9", str(tmp_path), "policy", os.getpid(), "", dtype=engine)
+    DataDir(tmp_path).serving.write_bytes(msgspec.json.encode(record))
+    printed = CliRunner().invoke(command, ["--print-config", "--json", "--dir", str(tmp_path), *options])
+    assert printed.exception is None, printed.output
+    assert json.loads(printed.stdout)["config"]["learner"]["dtype"] == learner
 
 
 def test_what_is_chosen_for_the_machine_is_printed_as_json_too(tmp_path: Path) -> None:

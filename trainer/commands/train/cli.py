@@ -29,6 +29,7 @@ from trainer.output.log import LogFormat, LoggingCommand, log_format_option
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
+from trainer.serving.precision import in_precision_of
 from trainer.step.reported import Reporting
 from trainer.step.version import finish_open_step
 
@@ -147,12 +148,14 @@ def command(
         if steps != 1:
             raise click.UsageError(f"{shown} makes one version after the other: --max-steps ends it, not --steps")
         config = daemon.config()
+        config = config.model_copy(update={"learner": in_precision_of(config.learner, serving)})
         if daemon.print_only:
             named = base_model_to_train(config.base_model, serving)
             show_config(config, named, as_json=as_json)
             return
         run_daemon(data, config, serving, log_format, as_json)
         return
+    learner = in_precision_of(learner, serving)
     try:
         learner.checked()
     except TrainingError as error:

@@ -47,6 +47,7 @@ from trainer.offline.step import train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
+from trainer.serving.precision import in_precision_of
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
@@ -188,6 +189,7 @@ class OrderedTrainer:
 
     def prepare(self, config: LearnerConfig) -> Learner:
         """The learner at the newest version, with this config; made anew only if the config requires it."""
+        config = in_precision_of(config, find_serving(self._data))
         learner, newest = self._learner, self._checkpoints.latest() or 0
         is_unknown = self._holds is None and not newest  # there is nothing to load
         if learner is None or self._asked is None or is_unknown or not _fits(self._asked, config):

@@ -27,6 +27,7 @@ from trainer.gateway.engines.vllm.engine import (
     explain_death,
     serves_on_cpu,
     shortened_context,
+    told_precision,
 )
 from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib, make_probe, read_model
 
@@ -145,6 +146,20 @@ def test_on_a_card_a_model_is_served_in_the_precision_that_the_learner_computes_
     command = engine_command(replace(half, extra=("--dtype=half",)), SOCKET, "m", cpu=False)
     assert command.index("--dtype=half") > command.index("--dtype"), "the user's word comes last"
     assert value(engine_command(half, SOCKET, "m", cpu=True), "--dtype") == "float32"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((), ""),
+        (("--dtype=float32",), "float32"),
+        (("--dtype", "float", "--seed=1"), "float32"),
+        (("--dtype=half", "--dtype=bfloat16"), "bfloat16"),
+        (("--dtype=auto",), ""),
+    ],
+)
+def test_what_an_engine_is_told_to_compute_in_is_known(given: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    assert told_precision(EngineOptions(tmp_path, read_model(model(tmp_path / "one")), extra=given)) == told
 
 
 def test_a_model_that_is_there_in_mistrals_form_too_is_served_in_the_learners(

@@ -158,6 +158,12 @@ def _given(options: EngineOptions, *names: str) -> list[str]:
     return [value for name, value in itertools.pairwise(words) if name.replace("_", "-") in names]
 
 
+def told_precision(options: EngineOptions) -> str:
+    """The precision that vLLM is told on the command line, "" without one."""
+    told = ["", *_given(options, "--dtype")][-1]
+    return {"half": "float16", "float": "float32", "auto": ""}.get(told, told)
+
+
 def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str, *, cpu: bool) -> dict[str, str]:
     """vLLM's environment: offline, silent about usage, adapters loadable at run time by whoever has `key`."""
     environment = {

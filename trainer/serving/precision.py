@@ -1,0 +1,18 @@
+"""The precision of the base model, one setting for both sides: the one that the engine was started in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from trainer.gateway.status import ServingFile
+from trainer.learner import LearnerConfig
+from trainer.learner.config import Dtype
+
+
+def in_precision_of(config: LearnerConfig, serving: ServingFile | None) -> LearnerConfig:
+    """The config with the precision that the running engine was told to compute in, where it leaves its own open and
+    the engine's is one that a learner has."""
+    told = "" if serving is None else serving.dtype
+    known: dict[str, Dtype] = {name: name for name in get_args(Dtype)}
+    return replace(config, dtype=config.dtype or known.get(told))
