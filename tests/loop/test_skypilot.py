@@ -23,6 +23,8 @@ with open({log!r}, "a") as log:
     log.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
 if Path({log!r}).with_name(name + ".fails").exists():
     sys.exit(name + " says no")
+if name == "ssh" and Path({log!r}).with_name("unreachable").exists():
+    sys.exit(255)
 if name == "ssh" and "serving.json" in sys.argv[-1]:
     sys.exit(0)
 if name == "ssh" and "-L" not in sys.argv:
@@ -130,6 +132,24 @@ async def test_versions_of_a_program_that_was_killed_are_copied_when_its_machine
     with pytest.raises(ServingError, match="`sky launch` ended with exit code 1"):
         await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
     assert said(log) == ["sky launch", "ssh -o", "ssh -o", "rsync -a", "sky down"]
+
+
+async def test_a_machine_that_cannot_be_asked_for_versions_stays(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be one of before, with versions of a program that was killed."""
+    (log.parent / "sky.fails").touch()
+    (log.parent / "unreachable").touch()
+    backend = art.SkyPilotBackend(checkpoints=tmp_path / "kept")
+    with pytest.raises(ServingError, match="`sky launch` ended with exit code 1"):
+        await backend.register(art.TrainableModel("policy", "Qwen/Qwen3-0.6B"))
+    assert said(log) == ["sky launch", "ssh -o"]
+    assert "cannot be asked whether it has versions, and is not deleted" in capsys.readouterr().err
+    (log.parent / "sky.fails").unlink()
+    (log.parent / "unreachable").unlink()
+    (log.parent / "has-versions").touch()
+    await backend.close()
+    assert said(log)[-3:] == ["ssh -o", "rsync -a", "sky down"]
 
 
 async def test_a_launch_that_fails_leaves_nothing(log: Path) -> None:

@@ -37,6 +37,8 @@ exit 1
 """As Ctrl-C: the server finishes its step, writes what is in memory and closes the store, so that the copy is
 consistent."""
 _SHOWN = 2000
+_SSH_ITSELF = 255
+"""How ssh ends where not the command that it runs has failed, but ssh."""
 
 
 class SkyPilotBackend:
@@ -164,7 +166,8 @@ class SkyPilotBackend:
         """Stop the server, copy runs and versions to `checkpoints` and delete the machine.
 
         Raises:
-            ServingError: They could not be copied, so the machine still runs; or it could not be deleted.
+            ServingError: They could not be copied, or looked for, so the machine still runs; or it could not be
+                deleted.
         """
         if not self._launched:
             return
@@ -187,11 +190,17 @@ class SkyPilotBackend:
         self._launched = False
 
     async def _holds_versions(self) -> bool:
-        """Whether the machine has versions, of a program before that was killed."""
+        """Whether the machine has versions, of a program before that was killed. Raises ServingError when it cannot be
+        asked."""
         try:
             await self._on_machine("ls checkpoints/policies")
-        except ServingError:
-            return False
+        except _CommandFailed as failed:
+            if failed.status != _SSH_ITSELF:
+                return False
+            raise ServingError(
+                f"{self._cluster} cannot be asked whether it has versions, and is not deleted: {failed.message}",
+                f"If it runs, it costs. `sky status` says so; to delete it: sky down {self._cluster}",
+            ) from failed
         return True
 
     async def _on_machine(self, command: str) -> None:
@@ -268,8 +277,16 @@ class SkyPilotBackend:
             await asyncio.sleep(1.0)
 
 
+class _CommandFailed(ServingError):
+    """A command ended with another exit code than 0."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 async def _run(*command: str) -> None:
-    """Run a command to its end; its output is shown. Raises ServingError when it fails."""
+    """Run a command to its end; its output is shown. Raises _CommandFailed, a ServingError, when it fails."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
@@ -282,6 +299,7 @@ async def _run(*command: str) -> None:
         raise
     if process.returncode:
         last = said.decode(errors="replace").strip()[-_SHOWN:]
-        raise ServingError(
-            f"`{' '.join(command[:2])}` ended with {how_ended(process.returncode)}: {last or 'it printed nothing'}"
+        raise _CommandFailed(
+            f"`{' '.join(command[:2])}` ended with {how_ended(process.returncode)}: {last or 'it printed nothing'}",
+            process.returncode,
         )
