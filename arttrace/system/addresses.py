@@ -31,6 +31,19 @@ def is_http(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
+def why_never_asked(url: str, key: str | None) -> str | None:
+    """Why no request can be sent to an address with a bearer's key; None where one can. The text has neither."""
+    try:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:
+            return "the address names no host, or port 0"
+    except ValueError as error:
+        return f"the address cannot be read: {error}"
+    if key and not (key.isascii() and key.isprintable()):
+        return "the key has letters beyond ASCII or a line break, which no header can have"
+    return None
+
+
 def with_plain_port(url: str) -> str:
     """An address without the port that its scheme has anyway: some HTTP clients leave that out, and others do not."""
     parts = urlsplit(url)

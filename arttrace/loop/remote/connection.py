@@ -9,7 +9,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -18,8 +18,10 @@ from arttrace.loop.model import api_key as key_of_environment
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.users_text import first_line
-from arttrace.system.addresses import is_http, needs_certificates
+from arttrace.system.addresses import is_http, needs_certificates, why_never_asked
 from arttrace.system.errors import ServingError, TrainingError
+
+T = TypeVar("T")
 
 _TIMEOUT_S = 120.0
 _PATIENCE_S = 120.0
@@ -63,11 +65,15 @@ class ServerConnection:
             )
         self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.api_key = api_key or key_of_environment()
+        if why := why_never_asked(self.url, self.api_key):
+            raise ServingError(
+                f"the server cannot be asked: {why}", "Correct the address, or the key: ARTTRACE_API_KEY."
+            )
         self._answered = False
 
     async def status(self) -> ServerStatus:
         """Which policy and version it serves."""
-        return msgspec.json.decode(await self._ask("GET", "/arttrace/status"), type=ServerStatus)
+        return self._read(await self._ask("GET", "/arttrace/status"), ServerStatus)
 
     async def upload(self, lines: Sequence[bytes]) -> None:
         """Upload records of runs, each as JSON.
@@ -135,7 +141,13 @@ class ServerConnection:
         return status.steps
 
     async def _order(self, path: str, body: str) -> _OrderStatus:
-        return msgspec.json.decode(await self._ask("POST", path, content=body.encode()), type=_OrderStatus)
+        return self._read(await self._ask("POST", path, content=body.encode()), _OrderStatus)
+
+    def _read(self, answer: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except UNREADABLE as error:
+            raise ServingError(f"what {self.url} answers cannot be read ({error}): is it arttrace's server?") from error
 
     async def _ask(self, method: str, path: str, *, content: bytes = b"", kind: str = "application/json") -> bytes:
         """The server's answer. Every request may be sent again, so a broken connection is not a failure yet."""

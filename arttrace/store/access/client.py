@@ -13,7 +13,7 @@ from arttrace.formats.journal_entry import encode_records
 from arttrace.records.record import Record
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.operations import OPERATIONS
-from arttrace.system.addresses import needs_certificates
+from arttrace.system.addresses import needs_certificates, why_never_asked
 from arttrace.system.errors import MayPass, StoreError
 from arttrace.system.processes import signals_after_imports
 
@@ -70,9 +70,13 @@ class NotUnderstood(StoreError):
 
 
 class OwnerClient:
-    """A client of one owner. Threads may share it."""
+    """A client of one owner. Threads may share it. Raises StoreError where nobody can be asked so."""
 
     def __init__(self, url: str, token: str | None) -> None:
+        if why := why_never_asked(url, token):
+            raise StoreError(
+                f"the collector cannot be asked: {why}", "Correct --url, ARTTRACE_ENDPOINT or ARTTRACE_API_KEY."
+            )
         with signals_after_imports(takes_long=False):
             import httpx  # most commands ask no owner, and it is a quarter of what they import
 
