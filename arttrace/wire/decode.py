@@ -11,12 +11,18 @@ from arttrace.wire.apis.anthropic_messages import decode_messages
 from arttrace.wire.apis.chat import decode_chat
 from arttrace.wire.apis.completions import decode_completion
 from arttrace.wire.apis.embeddings import decode_embeddings
+from arttrace.wire.apis.gemini import paths as gemini
+from arttrace.wire.apis.gemini.embed_content import decode_embed_content
+from arttrace.wire.apis.gemini.generate_content import decode_generate_content
 from arttrace.wire.apis.responses import decode_response
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.span_attributes import Decoded
 
-Api = Literal["chat_completions", "responses", "completions", "embeddings", "messages"]
-"""The APIs whose calls are recorded, OpenAI's as `openai.api.type` names them."""
+Api = Literal[
+    "chat_completions", "responses", "completions", "embeddings", "messages", "generate_content", "embed_content"
+]
+"""The APIs whose calls are recorded, OpenAI's as `openai.api.type` names them; `messages` is Anthropic's, the last two
+are Gemini's."""
 
 _PATHS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", "chat_completions"),
@@ -33,6 +39,8 @@ _OPERATIONS: dict[Api, str] = {
     "completions": semconv.OPERATION_TEXT_COMPLETION,
     "embeddings": semconv.OPERATION_EMBEDDINGS,
     "messages": semconv.OPERATION_CHAT,
+    "generate_content": semconv.OPERATION_GENERATE_CONTENT,
+    "embed_content": semconv.OPERATION_EMBEDDINGS,
 }
 _DECODERS = {
     "chat_completions": decode_chat,
@@ -40,6 +48,8 @@ _DECODERS = {
     "completions": decode_completion,
     "embeddings": decode_embeddings,
     "messages": decode_messages,
+    "generate_content": decode_generate_content,
+    "embed_content": decode_embed_content,
 }
 assert set(_DECODERS) == set(get_args(Api))
 
@@ -50,12 +60,26 @@ def api_of(path: str) -> Api | None:
     named = next((api for end, api in _PATHS if path.endswith(end)), None)
     if named is None and _MESSAGES.search(path) and not path.endswith("count-tokens:rawPredict"):
         return "messages"
+    if named is None and gemini.is_call(path):
+        return "generate_content"
+    if named is None and gemini.is_embedding(path):
+        return "embed_content"
     return named
 
 
 def operation_of(path: str) -> str:
     """`gen_ai.operation.name` of a call to this path."""
     return _OPERATIONS[api_of(path) or "chat_completions"]
+
+
+def provider_of(path: str, host: str | None) -> str:
+    """`gen_ai.provider.name` of a call to this path at this host, by whatever client."""
+    match api_of(path):
+        case "messages":
+            return "anthropic"
+        case "generate_content" | "embed_content":
+            return gemini.provider_at(path)
+    return "azure.ai.openai" if (host or "").endswith(".azure.com") else "openai"
 
 
 def decode(exchange: Exchange, *, called: Api | None = None, content: bool = True, limit: int = 8 << 20) -> Decoded:

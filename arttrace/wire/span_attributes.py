@@ -86,9 +86,11 @@ class Decoded:
 class SpanDraft:
     """The attributes of one span while a decoder fills them."""
 
-    def __init__(self, exchange: Exchange, *, operation: str, api: str, content: bool, limit: int) -> None:
+    def __init__(
+        self, exchange: Exchange, *, operation: str, api: str | None = None, content: bool, limit: int
+    ) -> None:
         self.attributes: dict[str, Any] = {semconv.OPERATION_NAME: operation}
-        if api != "messages":  # which is not OpenAI's
+        if api is not None:  # one of OpenAI's
             self.attributes[semconv.OPENAI_API_TYPE] = api
         self.cut: list[str] = []
         self.content = content
@@ -143,13 +145,18 @@ class SpanDraft:
         else:
             self.cut.append(name)
 
-    def request(self) -> dict[str, Any]:
-        """The request's JSON object, its common fields set; empty when it is none."""
+    def document(self) -> dict[str, Any]:
+        """The request's JSON object; empty when it is none."""
         document = json_or_none(self._exchange.request)
-        request = document if isinstance(document, dict) else {}
-        if request is not document and (self._exchange.request or self._exchange.request_unread):
-            # What was said to the model is not known.
+        if isinstance(document, dict):
+            return document
+        if self._exchange.request or self._exchange.request_unread:  # what was said to the model is not known
             self.cut.append(semconv.INPUT_MESSAGES)
+        return {}
+
+    def request(self) -> dict[str, Any]:
+        """The same of OpenAI's and Anthropic's APIs, with the fields set that they have in common."""
+        request = self.document()
         deployment = _DEPLOYMENT.search(self._exchange.path)
         model = request.get("model")
         self.put(semconv.REQUEST_MODEL, model if isinstance(model, str) else deployment and deployment[1])
@@ -168,21 +175,26 @@ class SpanDraft:
         tools = request.get("tools")
         if isinstance(tools, list) and tools:
             self.put_json(semconv.TOOL_DEFINITIONS, tools)
-        self._put_other_fields(request)
+        said = self.attributes
+        self.put_fields(
+            {
+                name: value
+                for name, value in request.items()
+                # A named prompt is one of the Responses API, which the server keeps.
+                if (name not in _ELSEWHERE or (name == "prompt" and isinstance(value, dict)))
+                and not (name in _SAID_BY and said.get(_SAID_BY[name]) == value)
+            }
+        )
         return request
 
-    def _put_other_fields(self, request: dict[str, Any]) -> None:
+    def put_fields(self, asked: Mapping[str, Any]) -> None:
         """Keep what is asked for beside, so that a request can be made again as it was; a field too large is named."""
         if not self.content:
             return
-        said = self.attributes
         fields: dict[str, msgspec.Raw] = {}
         left_out: list[str] = []
         room = min(self.limit, MAX_FIELDS_BYTES)
-        for name, value in request.items():
-            is_named_prompt = name == "prompt" and isinstance(value, dict)  # of the Responses API: the server keeps it
-            if (name in _ELSEWHERE and not is_named_prompt) or (name in _SAID_BY and said.get(_SAID_BY[name]) == value):
-                continue
+        for name, value in asked.items():
             try:
                 text = msgspec.json.encode(value)
             except RecursionError:
@@ -200,8 +212,11 @@ class SpanDraft:
         """Set the counts of a `usage` object, with its details."""
         self.attributes |= usage_attributes(usage)
 
-    def body(self) -> bytes | Failure | None:
-        """The body of an answer that is worth decoding, else what failed, or None when there is nothing to say."""
+    def body(self, *, streams: bool = False) -> bytes | Failure | None:
+        """The body of an answer that is worth decoding, else what failed, or None when there is nothing to say.
+
+        `streams` says that it comes in pieces though it may be no stream of events.
+        """
         exchange = self._exchange
         self.put(semconv.POLICY_VERSION, exchange.headers.get(semconv.POLICY_VERSION_HEADER))
         self.put(semconv.SAMPLING, exchange.headers.get(semconv.SAMPLING_HEADER))
@@ -218,7 +233,7 @@ class SpanDraft:
             if exchange.ending == "cancelled":  # while the client waited to try again
                 self.put(semconv.INTERRUPTED, exchange.ending)
             return (str(exchange.status), error_text(body))
-        if not self.is_stream(body) and exchange.ending != "complete":
+        if not (streams or self.is_stream(body)) and exchange.ending != "complete":
             self.put(semconv.INTERRUPTED, exchange.ending)
             if exchange.ending != "error":
                 return None
@@ -271,9 +286,11 @@ def json_or_none(body: bytes) -> Any:
         return None
 
 
-def error_of(document: Mapping[str, Any]) -> str | None:
-    """The message of a document's `error`, bounded."""
-    error = document.get("error")
+def error_of(document: Any) -> str | None:
+    """The message of a document's `error`, or of one that is alone in a list, bounded; None without any."""
+    if isinstance(document, list) and len(document) == 1:  # as Google's servers write it in place of a stream
+        document = document[0]
+    error = document.get("error") if isinstance(document, dict) else None
     if not error:
         return None
     message = error.get("message") if isinstance(error, dict) else error
@@ -285,6 +302,4 @@ def error_of(document: Mapping[str, Any]) -> str | None:
 
 def error_text(body: bytes) -> str:
     """What the body of a failed request says."""
-    document = json_or_none(body)
-    message = error_of(document) if isinstance(document, dict) else None
-    return message or body[:MAX_ERROR_TEXT].decode(errors="replace")
+    return error_of(json_or_none(body)) or body[:MAX_ERROR_TEXT].decode(errors="replace")

@@ -231,12 +231,12 @@ SHELLS = {
     "is_coroutine AlreadyOpen.__init__ AlreadyOpen.__call__ AlreadyOpen.__del__ Unawaited.__init__ Unawaited.begin "
     "Unawaited.__del__ drive_coroutine _driven drive_generator drive_async_generator _Yielded.__init__ _Yielded.add "
     "_Yielded.result",
-    "patches.model_clients": "_begin",
+    "patches.model_clients": "_begin _made _awaited",
     "patches.outgoing_headers": "_context_for _with_headers",
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",
     "patches.http_spans": "_begin _answered",
-    "patches.requests_aiohttp": "_begin_aiohttp _begin_requests",
+    "patches.requests_aiohttp": "_call_of",
     "calls.tapped_raw": "TappedRaw.stream TappedRaw._tapped",
     "calls.routing": "apply",
     "patches.threads": "in_flow",

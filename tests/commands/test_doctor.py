@@ -83,7 +83,7 @@ def test_a_package_that_is_missing_or_too_old(tmp_path: Path, monkeypatch: pytes
     assert found["openai"]["state"] == "error"
 
 
-@pytest.mark.parametrize("absent", [("openai",), ("openai", "anthropic")])
+@pytest.mark.parametrize("absent", [("openai",), ("openai", "anthropic", "google-genai")])
 def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = importlib.metadata.version
 
@@ -98,7 +98,7 @@ def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monk
     found = _doctor(tmp_path / "data")
     if "anthropic" in absent:
         assert found["openai"]["state"] == "warning"
-        assert "the openai and the anthropic client" in found["openai"]["hint"]
+        assert "the openai, anthropic and google-genai clients" in found["openai"]["hint"]
     else:
         assert "openai" not in found
         assert (found["anthropic"]["state"], found["anthropic"]["found"]) == ("ok", "2.10.0")
@@ -282,12 +282,15 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_client_that_is_not_captured_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed, here = importlib.metadata.version, {"google-genai": "1.50.0", "claude-agent-sdk": "0.2.189"}
+    installed, here = (
+        importlib.metadata.version,
+        {"google-generativeai": "0.8.6", "google-genai": "3.6.1", "claude-agent-sdk": "0.2.189"},
+    )
     monkeypatch.setattr(importlib.metadata, "version", lambda name: here.get(name) or installed(name))
-    monkeypatch.setattr("arttrace.commands.doctor.command.hooked_modules", lambda: {"openai._base_client"})
     found = _doctor(tmp_path / "data")
-    assert found["google-genai"]["found"] == "1.50.0, whose calls are not captured"
-    assert "OpenAI-compatible" in found["google-genai"]["hint"]
+    assert (found["google-genai"]["state"], found["google-genai"]["found"]) == ("ok", "3.6.1")
+    assert found["google-generativeai"]["found"] == "0.8.6, whose calls are not captured"
+    assert "OpenAI-compatible" in found["google-generativeai"]["hint"]
     assert found["claude-agent-sdk"]["found"] == "0.2.189, whose calls are not captured"
     assert "session files" in found["claude-agent-sdk"]["hint"]
 

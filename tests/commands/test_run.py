@@ -236,7 +236,7 @@ if __name__ == "__main__":
     with multiprocessing.get_context("fork").Pool(2) as pool:
         pool.map(ask, ["two", "three"])
     body = {"model": "m", "messages": [{"role": "user", "content": "by HTTP"}]}
-    for path in ("chat/completions", "models/g:generateContent", "chat/completions", "models/g:generateContent"):
+    for path in ("chat/completions", "chat", "chat/completions", "chat"):
         httpx.post(url + path, json=body)
     with arttrace.no_capture():
         httpx.post(url + "chat/completions", json=body)
@@ -261,7 +261,7 @@ def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: Cha
     assert text.startswith("arttrace: ")
     assert f"4 model calls captured in {tmp_path / 'data'}; " in text
     assert "2 requests to 127.0.0.1/v1/chat/completions (ARTTRACE_CAPTURE_HTTP=1 captures them)" in text
-    assert "2 requests to 127.0.0.1/v1/models/g:generateContent (no setting captures them" in text
+    assert "2 requests to 127.0.0.1/v1/chat (no setting captures them" in text
     assert text.endswith("; no call matched the route other[Refunds]")
     assert not list((tmp_path / "data").glob("tally-*"))
     assert said(tmp_path, server, "--quiet", *program) == ""
@@ -317,7 +317,7 @@ def test_ls_does_not_ask_somebody_to_run_an_agent_who_just_did(server: ChatServe
     (tmp_path / "agent.py").write_text(
         "import httpx, os\n"
         "body = {'model': 'm', 'messages': [{'role': 'user', 'content': 'hi'}]}\n"
-        "httpx.post(os.environ['OPENAI_BASE_URL'] + '/models/g:generateContent', json=body)\n"
+        "httpx.post(os.environ['OPENAI_BASE_URL'] + '/chat', json=body)\n"
     )
     text = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     assert text.startswith("arttrace: nothing was captured: ")
@@ -325,7 +325,7 @@ def test_ls_does_not_ask_somebody_to_run_an_agent_who_just_did(server: ChatServe
         [*ARTTRACE, "ls", "--dir", str(tmp_path / "data")], capture_output=True, text=True, timeout=300
     )
     assert "Run an agent first" not in listing.stderr
-    assert "1 request to 127.0.0.1/v1/models/g:generateContent" in listing.stderr
+    assert "1 request to 127.0.0.1/v1/chat" in listing.stderr
 
 
 BY_EVERY_CLIENT = """
@@ -436,7 +436,7 @@ import httpx, os
 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 url = os.environ["OPENAI_BASE_URL"]
 for number in range(30):
-    httpx.post(f"{url}/models/{number}:generateContent", json=body)
+    httpx.post(f"{url}/api/generate/{number}", json=body)
     httpx.post(f"{url}/{number}/chat/completions", json=body)
 """
 
@@ -453,7 +453,7 @@ BY_A_SPAN = """
 import httpx, os, sys
 from opentelemetry import trace
 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-url = os.environ["OPENAI_BASE_URL"] + "/models/g:generateContent"
+url = os.environ["OPENAI_BASE_URL"] + "/chat"
 tracer = trace.get_tracer("a framework")
 with tracer.start_as_current_span("invoke_agent boss"):
     httpx.post(url, json=body)
@@ -469,7 +469,7 @@ def test_what_was_recorded_from_its_span_is_not_said_to_be_lost(server: ChatServ
     (tmp_path / "agent.py").write_text(BY_A_SPAN)
     shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     assert "1 run and 1 model call captured" in shown
-    assert "not captured: 1 request to 127.0.0.1/v1/models/g:generateContent" in shown
+    assert "not captured: 1 request to 127.0.0.1/v1/chat" in shown
 
 
 def test_a_call_that_only_a_span_tells_of_is_in_the_programs_run(server: ChatServer, tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def gpt_4o(folder: Path, stack: ExitStack) -> Site:
 import os
 import httpx
 answer("why?")
-url = os.environ["OPENAI_BASE_URL"] + "/models/gemini-2.5-flash:generateContent"
-httpx.post(url, json={"model": "gemini", "messages": [{"role": "user", "content": "why?"}]})
+url = os.environ["OPENAI_BASE_URL"] + "/chat"
+httpx.post(url, json={"model": "command-a", "messages": [{"role": "user", "content": "why?"}]})
 """
     site.python("agent.py", AGENT + program)
     return site

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from collector_process import collecting
+from gemini_server import answer_of, serve_gemini
 from scripted_server import Asked, Reply, serve_script
 from spool import finished_spans
 
@@ -84,6 +86,44 @@ def test_google_adk_tells_its_own_calls(schema: str, exported: str, tmp_path: Pa
     assert all(placed.call.choices[0].message.parts for placed in run.calls)
     ran = {tool.name: (tool.arguments, tool.result, tool.inferred) for tool in run.tool_calls}
     assert ran["double"] == ('{"number":21}', '{"result":"42"}', False)
+
+
+def desk_answers() -> Iterator[dict[str, Any]]:
+    """What the boss and the helper are answered, in the order in which they ask."""
+    yield answer_of({"functionCall": {"name": "helper", "args": {"request": "Double 21"}}})
+    yield answer_of({"functionCall": {"name": "double", "args": {"number": 21}}})
+    yield answer_of({"text": "It is 42."})
+    yield answer_of({"text": "It is 42."})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("schema", ["1", "2"])
+def test_the_calls_of_google_adk_by_googles_client_are_recorded_once(schema: str, tmp_path: Path) -> None:
+    """ADK makes spans of them too, and gives tool calls ids that it does not send."""
+    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
+    python = environments.environment(environments.FRAMEWORKS["google_adk"], folder)
+    with serve_gemini() as server:
+        server.answers += [*desk_answers(), *desk_answers()]
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parents[1]),
+            "ARTTRACE_DIR": str(tmp_path / "d"),
+            "ARTTRACE_RAISE": "1",
+            "ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN": schema,
+            "GEMINI_URL": server.url,
+            "GOOGLE_API_KEY": "AIza-secret-0123456789",
+        }
+        command = [str(python), str(HERE / "twice.py"), "google_genai_google_adk"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == ["It is 42."] * 2
+    (run,) = build_trajectories(finished_spans(tmp_path / "d"))
+    names = {agent.id: agent.name for agent in run.agents}
+    assert sorted(names[placed.agent_id] for placed in run.calls) == ["boss", "boss", "helper", "helper"]
+    assert (run.incomplete, run.unread) == ("", {})
+    assert sorted(len(placed.call.messages) for placed in run.calls) == [2, 2, 4, 4]
+    ran = {tool.name: (tool.result, tool.inferred) for tool in run.tool_calls if tool.name == "double"}
+    assert ran == {"double": ('{"result":"42"}', False)}
 
 
 @pytest.mark.full

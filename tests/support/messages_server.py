@@ -8,7 +8,7 @@ import binascii
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -91,30 +91,61 @@ def aws_frame(payload: bytes, **headers: str) -> bytes:
     return frame + binascii.crc32(frame).to_bytes(4)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class StandIn(BaseHTTPRequestHandler):
+    """What stand-ins of this kind share: they keep what they are sent, and the connection."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
-    state: MessagesServer
+    state: Any
 
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_POST(self) -> None:
+    def read_request(self) -> Any:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        state = self.state
-        state.sent.append((self.path, {name.lower(): value for name, value in self.headers.items()}, request))
+        self.state.sent.append((self.path, {name.lower(): value for name, value in self.headers.items()}, request))
+        return request
+
+    def send_json(self, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in (("content-type", "application/json"), ("content-length", len(data)), ("retry-after", "0")):
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def stream(self, parts: Iterator[bytes], content_type: str) -> None:
+        self.send_response(200)
+        self.send_header("content-type", content_type)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        cut = self.state.cut.pop(0) if self.state.cut else None
+        for number, part in enumerate(parts):
+            if number == cut:
+                self.close_connection = True
+                return
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+
+class _Handler(StandIn):
+    state: MessagesServer
+
+    def do_POST(self) -> None:
+        request, state = self.read_request(), self.state
         model = request.get("model", "claude")
         if state.failures:
             error = {"type": "error", "error": {"type": "api_error", "message": "scripted"}}
-            return self._send(state.failures.pop(0), error)
+            return self.send_json(state.failures.pop(0), error)
         if "count_tokens" in self.path:
-            return self._send(200, {"input_tokens": 12})
+            return self.send_json(200, {"input_tokens": 12})
         if self.path.endswith("/invoke-with-response-stream"):
-            return self._stream(self._framed(model), "application/vnd.amazon.eventstream")
+            return self.stream(self._framed(model), "application/vnd.amazon.eventstream")
         if request.get("stream") or self.path.endswith(":streamRawPredict"):
-            return self._stream(self._lines(model), "text/event-stream; charset=utf-8")
+            return self.stream(self._lines(model), "text/event-stream; charset=utf-8")
         answer = whole(model) | (state.answers.pop(0) if state.answers else {})
-        return self._send(200, answer | ({"arttrace": TOKENS} if state.tokens else {}))
+        return self.send_json(200, answer | ({"arttrace": TOKENS} if state.tokens else {}))
 
     def _lines(self, model: str) -> Iterator[bytes]:
         answers = self.state.answers
@@ -130,39 +161,21 @@ class _Handler(BaseHTTPRequestHandler):
             payload = {"bytes": base64.b64encode(json.dumps(event).encode()).decode()}
             yield aws_frame(json.dumps(payload).encode(), **kinds)
 
-    def _send(self, status: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in (("content-type", "application/json"), ("content-length", len(data)), ("retry-after", "0")):
-            self.send_header(name, str(value))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _stream(self, parts: Iterator[bytes], content_type: str) -> None:
-        self.send_response(200)
-        self.send_header("content-type", content_type)
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        cut = self.state.cut.pop(0) if self.state.cut else None
-        for number, part in enumerate(parts):
-            if number == cut:
-                self.close_connection = True
-                return
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
-            self.wfile.flush()
-        self.wfile.write(b"0\r\n\r\n")
-
 
 @contextmanager
-def serve_messages() -> Iterator[MessagesServer]:
-    """A running stand-in on a free port, for the length of a `with` block."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+def stand_in(handler: type[StandIn], state: Any) -> Iterator[Any]:
+    """A running stand-in on a free port, for the length of a `with` block: `state`, whose `url` is set."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), {"state": state}))
     server.daemon_threads = True
-    state = MessagesServer(f"http://127.0.0.1:{server.server_address[1]}")
-    server.RequestHandlerClass = type("Handler", (_Handler,), {"state": state})
+    state.url = f"http://127.0.0.1:{server.server_address[1]}"
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield state
     finally:
         server.shutdown()
         server.server_close()
+
+
+def serve_messages() -> AbstractContextManager[MessagesServer]:
+    """A running stand-in for Anthropic's server."""
+    return stand_in(_Handler, MessagesServer(""))

@@ -330,6 +330,7 @@ class ModelCall:
             attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = max(last.first_chunk_ns - self.start_ns, 0) / 1e9
         try:
             for attempt in self._attempts:
+                secrets.remember_query(str(attempt.url))
                 if attempt.request_headers is not None:
                     secrets.remember_headers(attempt.request_headers)
                 if attempt.failed is not None:

@@ -18,7 +18,8 @@ from arttrace.capture.context.flow import calling_flow, current_flow, routes_in_
 from arttrace.capture.export import lifecycle, summary
 from arttrace.system.addresses import with_plain_port
 from arttrace.system.errors import ArttraceError
-from arttrace.wire import api_of
+from arttrace.wire import Api, api_of
+from arttrace.wire.apis.gemini.paths import model_in
 from arttrace.wire.content.secrets import is_of_a_key
 from arttrace.wire.request_body import read_model, with_fields, with_model
 from arttrace.wire.sampling_fields import body_as_the_policy
@@ -113,8 +114,8 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
     endpoint = next((end for path, end in _ENDPOINTS.items() if parts.path.endswith(path)), None)
     routes = [*_environment_routes(settings.route), *_routes, *routes_in_force()]
     if endpoint is None:
-        if routes and api_of(parts.path) == "messages":
-            not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
+        if routes:
+            _say_where_it_has_none(api_of(parts.path), parts.path, routes)
         return None
     plain = with_plain_port(url) if settings.trainable else url
     asked = any(plain.startswith(base.rstrip("/") + "/") for base in settings.trainable)
@@ -137,6 +138,19 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
         asking = _asking(body, endpoint)
         return None if asking == body else Rewrite(url, asking)
     return None
+
+
+def _say_where_it_has_none(api: Api | None, path: str, routes: list[Route]) -> None:
+    """Say once that routes do not lead calls of an API to a policy, which has no endpoint for them."""
+    if api == "messages":
+        not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
+    elif api == "generate_content":
+        model, agent = model_in(path) or "", _agent()
+        if any(route.takes(model, agent) for route in routes):
+            not_reached(
+                "a call of Gemini's own protocol",
+                "call the model by the openai client, at its OpenAI-compatible address",
+            )
 
 
 def not_reached(what: str, remedy: str) -> None:

@@ -30,7 +30,7 @@ VARIABLE = "ARTTRACE_TALLY"
 _OWNER = "ARTTRACE_TALLY_OWNER"
 _MAX_KINDS = 20
 BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
-BY_NONE = "no setting captures them: they are in another protocol than OpenAI's or Anthropic's"
+BY_NONE = "no setting captures them: they are in another protocol than OpenAI's, Anthropic's or Gemini's"
 BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
 _LATER = "no setting captures them: their answers come later, by other requests"
 BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
@@ -41,19 +41,19 @@ _UNREAD = "no setting captures them: arttrace does not read this API"
 _BY_MEDIA = "no setting captures them: what is said comes by another connection"
 _BY_THE_SERVICE = "no setting captures them: the service runs the agent, and calls the model itself"
 _ELSEWHERE = "other addresses"
-# Model APIs that are neither OpenAI's nor Anthropic's: Gemini, Ollama, Cohere, Bedrock.
+# Model APIs that are none of OpenAI's, Anthropic's and Gemini's: Ollama, Cohere, Bedrock, other models at Vertex AI.
 _OTHERS = re.compile(
-    r":(stream)?generatecontent|/api/(chat|generate)|/v\d/chat"
-    r"|/model/[^/]+/(invoke|converse)[a-z-]*",
+    r"/api/(chat|generate)|/v\d/chat|/model/[^/]+/(invoke|converse)[a-z-]*"
+    r"|/publishers/[^/]+/models/(?!count-tokens:)[^/]+:(predict|(stream)?rawpredict)\Z",
     re.IGNORECASE,
 )
 _OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # OpenAI's (at Azure too) and Anthropic's batches, the runs of OpenAI's assistants and evaluations, and Anthropic's
-    # dreams: not other people's.
+    # OpenAI's (at Azure too), Anthropic's and Gemini's batches, the runs of OpenAI's assistants and evaluations, and
+    # Anthropic's dreams: not other people's.
     (
         re.compile(
             r"/(v1|openai)(/messages)?/batches$|/(v1|openai)/threads(/[^/]+)?/runs$|/(v1|openai)/evals/[^/]+/runs$"
-            r"|anthropic\.com/v1/dreams$"
+            r"|anthropic\.com/v1/dreams$|:(batchGenerate|asyncBatchEmbed)Content$|/locations/[^/]+/batchPredictionJobs$"
         ),
         _LATER,
     ),
@@ -65,7 +65,12 @@ _OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
         ),
         _BY_THE_SERVICE,
     ),
-    (re.compile(r"/(v1|openai)/(decisions|responses/compact)$"), _UNREAD),
+    (
+        re.compile(
+            r"/(v1|openai)/(decisions|responses/compact)$|/v1(alpha|beta)\d*/(projects/.*/)?(interactions|decisions)$"
+        ),
+        _UNREAD,
+    ),
     (
         re.compile(r"/(v1|openai)/(live/sessions(/[^/]+/(accept|fork))?|realtime/calls(/[^/]+/accept)?)$"),
         _BY_MEDIA,

@@ -25,6 +25,7 @@ _HOOKS = (
     ("httpx2", "http_spans:install_httpx"),
     ("openai._base_client", "model_clients:install"),
     ("anthropic._base_client", "model_clients:install"),
+    ("google.genai._api_client", "model_clients:install_google"),
     ("requests.sessions", "requests_aiohttp:install_requests"),
     ("requests.sessions", "outgoing_headers:install_requests"),
     ("requests.sessions", "http_spans:install_requests"),

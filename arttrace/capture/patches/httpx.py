@@ -24,7 +24,7 @@ from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow
 from arttrace.capture.export import summary
 from arttrace.capture.patches.registry import patch
-from arttrace.wire import Ending, api_of
+from arttrace.wire import Ending, api_of, provider_of
 
 current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttrace_call", default=None)
 """The call whose `request` is running in this flow: what it sends, at whatever layer, belongs to it."""
@@ -53,15 +53,12 @@ def begin_plain_call(
     with _beginning:
         if current_call.get() is not None or method.upper() != "POST":
             return None
-        api = api_of(path)
-        if api is None:
+        if api_of(path) is None:
             note_passed(host, path, summary.BY_NONE)
             return None
         hook = sys.modules.get("arttrace.capture.patches.model_clients")
         client = None if hook is None or request is None else hook.client_of(request)
-        provider = "azure.ai.openai" if (host or "").endswith(".azure.com") else "openai"
-        provider = "anthropic" if api == "messages" else provider
-        call = begin_call(http_client, path=path, provider=provider, plain=client is None)
+        call = begin_call(http_client, path=path, provider=provider_of(path, host), plain=client is None)
         if call is None:
             routing.plain_call_passed(http_client)
             note_passed(host, path, summary.BY_A_SETTING)
@@ -96,9 +93,17 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
 
 def _is_of(call: ModelCall, client: Any, request: Any) -> bool:
     """Whether a request made meanwhile is the call's: its client may also fetch a token for it, say, or report it."""
+    if call.http_client is None:
+        return is_sent_by_any(call, request.url.path)
     if call.http_client is client:
         return api_of(request.url.path) is not None or "x-stainless-lang" in request.headers
     return _is_handed_on(call, request)
+
+
+def is_sent_by_any(call: ModelCall, path: str) -> bool:
+    """Whether a request made meanwhile is that of a call whose client sends by any HTTP client: the outermost counts,
+    where one sends by another."""
+    return call.http_client is None and not call.awaits_answer and api_of(path) is not None
 
 
 def _is_handed_on(call: ModelCall, request: Any) -> bool:

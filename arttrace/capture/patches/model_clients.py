@@ -1,9 +1,10 @@
-"""Hooks `request` of openai's and anthropic's clients, sync and async: the place every call of theirs goes through.
+"""Hooks the place that every call of openai's, anthropic's and Google's clients goes through, sync and async.
 
-Both are made by Stainless's generator, so that one hook fits both. Recorded are chat completions, responses, legacy
-completions, embeddings and messages, however they were asked for (create, parse, stream, raw), messages at Bedrock and
-Vertex AI too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded. What boto3 and
-WebSockets send to models, and Claude Code, is counted, so that it can be reported as not captured.
+That is `request` of the first two, which are made by Stainless's generator, so that one hook fits both, and `_request`
+of google-genai's. Recorded are chat completions, responses, legacy completions, embeddings, messages and generated
+contents, however they were asked for (create, parse, stream, raw, chats), at Bedrock and Vertex AI too. Other endpoints
+(files, audio, counting tokens, ...) pass untouched and unrecorded. What boto3 and WebSockets send to models, and Claude
+Code, is counted, so that it can be reported as not captured.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall, begin_c
 from arttrace.capture.export import summary
 from arttrace.capture.patches.httpx import current_call, note_passed
 from arttrace.capture.patches.registry import is_patched, patch
-from arttrace.wire import api_of
+from arttrace.wire import api_of, provider_of
 
 _beginning = Guard("beginning a model call")
 _ending = Guard("ending a model call")
@@ -214,23 +215,7 @@ def _sync_request(request: Callable[..., Any], above: bool = False) -> Callable[
         call = _begin(self, options, above)
         if call is None:
             return request(self, cast_to, options, *args, **kwargs)
-        before = current_call.get()
-        current_call.set(call)
-        try:
-            result = request(self, cast_to, options, *args, **kwargs)
-        except BaseException as error:
-            with _ending:
-                call.raised(error)
-            raise
-        finally:
-            current_call.set(before)
-            if above:
-                _above.set(None)
-        try:
-            call.returned()
-        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
-            _ending.caught(error)
-        return result
+        return _made(call, above, request, self, cast_to, options, *args, **kwargs)
 
     return hooked
 
@@ -241,22 +226,88 @@ def _async_request(request: Callable[..., Any], above: bool = False) -> Callable
         call = _begin(self, options, above)
         if call is None:
             return await request(self, cast_to, options, *args, **kwargs)
-        before = current_call.get()
-        current_call.set(call)
-        try:
-            result = await request(self, cast_to, options, *args, **kwargs)
-        except BaseException as error:
-            with _ending:
-                call.raised(error)
-            raise
-        finally:
-            current_call.set(before)
-            if above:
-                _above.set(None)
-        try:
-            call.returned()
-        except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
-            _ending.caught(error)
-        return result
+        return await _awaited(call, above, request, self, cast_to, options, *args, **kwargs)
 
     return hooked
+
+
+def install_google(module: ModuleType) -> None:
+    """Hook `google.genai._api_client`: what its client sends, again where it tries again, whole and streamed."""
+    patch(module.BaseApiClient, "_request", _google_request)
+    patch(module.BaseApiClient, "_async_request", _google_async_request)
+
+
+def _google_request(request: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(request)
+    def hooked(self: Any, http_request: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _begin_google(http_request)
+        if call is None:
+            return request(self, http_request, *args, **kwargs)
+        return _made(call, False, request, self, http_request, *args, **kwargs)
+
+    return hooked
+
+
+def _google_async_request(request: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(request)
+    async def hooked(self: Any, http_request: Any, *args: Any, **kwargs: Any) -> Any:
+        call = _begin_google(http_request)
+        if call is None:
+            return await request(self, http_request, *args, **kwargs)
+        return await _awaited(call, False, request, self, http_request, *args, **kwargs)
+
+    return hooked
+
+
+def _begin_google(http_request: Any) -> ModelCall | UnrecordedCall | None:
+    """Its client sends by httpx, httpx2, requests or aiohttp, whichever there is: none of them is named."""
+    with _beginning:
+        url = urlsplit(http_request.url)
+        path = unquote(url.path)
+        if http_request.method.lower() == "post" and api_of(path) is not None:
+            return begin_call(None, path=path, provider=provider_of(path, url.hostname))
+    return None
+
+
+def _made(call: ModelCall | UnrecordedCall, above: bool, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What the client's own `request` gives, while the call is the one whose requests are sent."""
+    before = current_call.get()
+    current_call.set(call)
+    try:
+        result = request(*args, **kwargs)
+    except BaseException as error:
+        with _ending:
+            call.raised(error)
+        raise
+    finally:
+        current_call.set(before)
+        if above:
+            _above.set(None)
+    try:
+        call.returned()
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
+        _ending.caught(error)
+    return result
+
+
+async def _awaited(
+    call: ModelCall | UnrecordedCall, above: bool, request: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """The same of an asynchronous client."""
+    before = current_call.get()
+    current_call.set(call)
+    try:
+        result = await request(*args, **kwargs)
+    except BaseException as error:
+        with _ending:
+            call.raised(error)
+        raise
+    finally:
+        current_call.set(before)
+        if above:
+            _above.set(None)
+    try:
+        call.returned()
+    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
+        _ending.caught(error)
+    return result

@@ -11,14 +11,23 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls import routing
 from arttrace.capture.calls.http_request import OpenHttpRequest
 from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall
 from arttrace.capture.calls.tapped_raw import TappedRaw
-from arttrace.capture.patches.httpx import Tap, Tapped, begin_plain_call, current_call, not_answered, raised, returned
+from arttrace.capture.patches.httpx import (
+    Tap,
+    Tapped,
+    begin_plain_call,
+    current_call,
+    is_sent_by_any,
+    not_answered,
+    raised,
+    returned,
+)
 from arttrace.capture.patches.registry import patch
 from arttrace.wire import api_of
 
@@ -37,41 +46,49 @@ def install_requests(module: ModuleType) -> None:
 def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        call = _begin_requests(self, request)
-        if call is None:
-            return send(self, request, **kwargs)
-        current_call.set(call)
+        call, own = _call_of(self, request.method or "", lambda: urlsplit(request.url or ""))
+        if own is not None:
+            current_call.set(own)
         try:
-            if isinstance(call, ModelCall):
+            if call is not None:
                 request = _send_requests(call, self, request, kwargs)
             response = send(self, request, **kwargs)
         except BaseException as error:
-            if isinstance(call, ModelCall):
+            if call is not None:
                 not_answered(call, error)
-            raised(call, error)
+            if own is not None:
+                raised(own, error)
             raise
         finally:
-            current_call.set(None)
-        if isinstance(call, ModelCall):
+            if own is not None:
+                current_call.set(None)
+        if call is not None:
             with _answering:
                 if response.raw is None or response._content_consumed:
                     call.answered(response.status_code, response.headers, response.content)
                 else:
                     attempt = call.answered(response.status_code, response.headers)
                     response.raw = TappedRaw(response.raw, Tap(response.raw, call, attempt))
-        returned(call)
+        if own is not None:
+            returned(own)
         return response
 
     return hooked
 
 
-def _begin_requests(session: Any, request: Any) -> ModelCall | UnrecordedCall | None:
-    if current_call.get() is not None:
-        return None
+def _call_of(
+    session: Any, method: str, address: Callable[[], SplitResult]
+) -> tuple[ModelCall | None, ModelCall | UnrecordedCall | None]:
+    """The call that a request belongs to, and the same once more when the request itself begins it."""
     with _beginning:
-        url = urlsplit(request.url or "")
-        return begin_plain_call(session, request.method or "", url.path, url.hostname)
-    return None
+        call = current_call.get()
+        if isinstance(call, ModelCall) and call.http_client is None:
+            return (call if is_sent_by_any(call, address().path) else None), None
+        if call is None:
+            url = address()
+            own = begin_plain_call(session, method, url.path, url.hostname)
+            return (own if isinstance(own, ModelCall) else None), own
+    return None, None
 
 
 def _send_requests(call: ModelCall, session: Any, request: Any, options: dict[str, Any]) -> Any:
@@ -129,40 +146,41 @@ def install_aiohttp(module: ModuleType) -> None:
 def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable[..., Any]:
     @functools.wraps(request)
     async def hooked(self: Any, method: str, str_or_url: Any, **kwargs: Any) -> Any:
-        call = _begin_aiohttp(self, method, str_or_url)
-        if call is None:
-            return await request(self, method, str_or_url, **kwargs)
-        current_call.set(call)
+        call, own = _call_of(self, method, lambda: _address(self, str_or_url))
+        if own is not None:
+            current_call.set(own)
+        elif call is not None:  # of a client that sends by any: until it has answered, by this one
+            call.http_client = self
         try:
-            if isinstance(call, ModelCall):
+            if call is not None:
                 str_or_url, kwargs = _rewritten_arguments(call, self, str_or_url, kwargs)
             response = await request(self, method, str_or_url, **kwargs)
         except BaseException as error:
-            if isinstance(call, ModelCall):
+            if call is not None:
                 not_answered(call, error)
-            raised(call, error)
+            if own is not None:
+                raised(own, error)
             raise
         finally:
-            current_call.set(None)
-        if isinstance(call, ModelCall):
+            if own is not None:
+                current_call.set(None)
+            elif call is not None:
+                call.http_client = None
+        if call is not None:
             with _answering:
                 tap_reader(call, response, tapped)
-        returned(call)
+        if own is not None:
+            returned(own)
         return response
 
     return hooked
 
 
-def _begin_aiohttp(session: Any, method: str, str_or_url: Any) -> ModelCall | UnrecordedCall | None:
-    if current_call.get() is not None:
-        return None
-    with _beginning:
-        try:
-            url = urlsplit(str(session._build_url(str_or_url)))
-        except (ValueError, TypeError):  # aiohttp says so
-            return None
-        return begin_plain_call(session, method, url.path, url.hostname)
-    return None
+def _address(session: Any, str_or_url: Any) -> SplitResult:
+    try:
+        return urlsplit(str(session._build_url(str_or_url)))
+    except (ValueError, TypeError):  # aiohttp says so
+        return urlsplit("")
 
 
 class _Whole:

@@ -145,8 +145,8 @@ def _clients(_data: DataDir) -> Iterator[Check]:
         known = version.partition(".")[0] in ("2", "3")
         hint = "" if known else "Versions 2 and 3 are supported."
         yield Check("openai", "ok" if known else "error", version, hint)
-    elif "anthropic" not in installed:
-        hint = "Only calls of the openai and the anthropic client are captured by themselves."
+    elif not {"anthropic", "google-genai"} & installed.keys():
+        hint = "Only calls of the openai, anthropic and google-genai clients are captured by themselves."
         yield Check("openai", "warning", "not installed", hint)
     for name, module in _OTHER_CLIENTS.items():
         if not (version := installed.get(name)):
@@ -164,7 +164,11 @@ def _clients(_data: DataDir) -> Iterator[Check]:
         yield Check("claude-agent-sdk", "warning", f"{version}, whose calls are not captured", hint)
 
 
-_OTHER_CLIENTS = {"anthropic": "anthropic.", "google-genai": "google.genai"}
+_OTHER_CLIENTS = {
+    "anthropic": "anthropic.",
+    "google-genai": "google.genai.",
+    "google-generativeai": "google.generativeai.",
+}
 
 
 def _refused_by(folder: Path) -> str:

@@ -14,15 +14,17 @@ import msgspec
 from arttrace.formats.sdks import strands
 from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
 from arttrace.records import semconv
+from arttrace.records.message import TextPart
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
+from arttrace.wire.apis.gemini.contents import instructions_of, messages_of
+from arttrace.wire.messages import openai_message
 
 SCOPE = "gcp.vertex.agent"
 CALL = "call_llm"
 _REQUEST, _RESPONSE = "gcp.vertex.agent.llm_request", "gcp.vertex.agent.llm_response"
-_ROLES = {"model": "assistant"}
 
 
 def is_inside_a_call(span: SpanRow) -> bool:
@@ -62,10 +64,11 @@ def of_contents(message: dict[str, Any]) -> list[dict[str, Any]] | None:
     content = from_json(message.get("content"))
     if not isinstance(content, dict) or not isinstance(content.get("parts"), list):
         return None
-    role = _ROLES.get(str(message.get("role")), message.get("role"))
+    role = message.get("role")
     reason = finish_reason(message.get("finish_reason"))
     rest = {"finish_reason": reason} if reason else {}
-    return [{**one, **rest} for one in _messages({"role": role, **content})]
+    said = {"role": "model" if role == "assistant" else role, **content}
+    return [{**one, **rest} for one in _messages([said])]
 
 
 def attributes(span: SpanRow) -> Attributes:
@@ -86,61 +89,27 @@ def _call(attributes: Attributes) -> Attributes:
     request, response = (_object(attributes.get(name)) for name in (_REQUEST, _RESPONSE))
     found: Attributes = {}
     config = _object(request.get("config"))
-    if system := _joined(config.get("system_instruction")):
+    told = instructions_of(config.get("system_instruction"))
+    if system := "\n\n".join(part.content for part in told if isinstance(part, TextPart)):
         found[semconv.SYSTEM_INSTRUCTIONS] = text_of([{"type": "text", "content": system}])
     if contents := json_objects(request.get("contents")):
-        found[semconv.INPUT_MESSAGES] = inputs([message for one in contents for message in _messages(one)])
+        found[semconv.INPUT_MESSAGES] = inputs(_messages(contents))
     if offered := [
         each for each in json_objects(config.get("tools")) if json_objects(each.get("function_declarations"))
     ]:
         found[semconv.TOOL_DEFINITIONS] = tools(offered)
     if content := _object(response.get("content")):
         reason = finish_reason(response.get("finish_reason"))
-        said = [{**message, "finish_reason": reason} for message in _messages(content)]
+        said = [{**message, "finish_reason": reason} for message in _messages([content])]
         found[semconv.OUTPUT_MESSAGES] = answers(said)
     found[semconv.RESPONSE_MODEL] = text(response.get("model_version"))
     found[semconv.CONVERSATION_ID] = text(attributes.get("gcp.vertex.agent.session_id"))
     return found
 
 
-def _messages(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """One of Gemini's contents in OpenAI's form: results of tools stand for themselves, before what else is said."""
-    role = content.get("role")
-    own: list[Any] = []
-    calls: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    thoughts = ""
-    for part in json_objects(content.get("parts")):
-        match part:
-            case {"function_call": dict() as asked}:
-                function = {"name": asked.get("name"), "arguments": text_of(asked.get("args") or {})}
-                calls.append({"id": asked.get("id"), "function": function})
-            case {"function_response": dict() as given}:
-                results.append({"role": "tool", "tool_call_id": given.get("id"), "content": given.get("response")})
-            case {"text": str() as said, "thought": True}:
-                thoughts += said
-            case {"text": str() as said}:
-                own.append({"type": "text", "text": said})
-            case _:
-                own.append({"type": next(iter(part), "part"), **part})
-    if results and not (own or calls or thoughts):
-        return results
-    message = {"role": _ROLES.get(str(role), role or "user"), "content": own}
-    if calls:
-        message["tool_calls"] = calls
-    if thoughts:
-        message["reasoning_content"] = thoughts
-    return [*results, message]
-
-
-def _joined(instruction: Any) -> str:
-    """A system instruction, which may be a text, a content, or a list of either."""
-    if isinstance(instruction, str):
-        return instruction
-    if isinstance(instruction, list):
-        return "\n\n".join(filter(None, map(_joined, instruction)))
-    parts = json_objects(_object(instruction).get("parts")) or [_object(instruction)]
-    return "\n\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+def _messages(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Gemini's contents in OpenAI's form."""
+    return [openai_message(message) for message in messages_of(contents) or ()]
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -63,18 +63,14 @@ def tool_calls(
     The two are the same call when the span has an id under which the call was sampled, or came back. Some servers give
     one id to a call of each answer: of several spans under it that one is meant which has the name and the arguments
     asked for, and none where all are taken by other calls. A span without an id is the first with the same agent and
-    name whose arguments hold those asked for (a function's defaults may have been added). The time of an inferred call
-    is a bound: from the end of the call that asked to the start of the call that saw the answer.
+    name whose arguments hold those asked for (a function's defaults may have been added); so is one whose id no message
+    has, for a call that was sampled without one: Google ADK gives Gemini's calls ids that it keeps to itself. The time
+    of an inferred call is a bound: from the end of the call that asked to the start of the call that saw the answer.
     """
     by_start = sorted(recorded.items(), key=lambda item: (item[1].start_ns, item[0]))
     by_id: dict[tuple[str, str], list[str]] = {}
     for span_id, call in by_start:
         by_id.setdefault((call.agent_id, call.id), []).append(span_id)
-    anonymous: dict[tuple[str, str], list[str]] = {}
-    for span_id, call in by_start:
-        if call.id == span_id:
-            anonymous.setdefault((call.agent_id, call.name), []).append(span_id)
-
     found: dict[str, ToolCall] = dict(by_start)
     asked: list[tuple[int, ToolCall]] = []
     seen: set[tuple[str, int, int, str | None]] = set()
@@ -85,6 +81,14 @@ def tool_calls(
             seen.add(same)
             distinct.append(exchange)
     executions = _executions(distinct, by_id, recorded, agent_of) if by_id else {}
+    in_messages = {(agent_of[exchange.call], id) for exchange in distinct for id in exchange.ids}
+    anonymous: dict[tuple[str, str], list[str]] = {}
+    foreign: dict[tuple[str, str], list[str]] = {}
+    for span_id, call in by_start:
+        if call.id == span_id:
+            anonymous.setdefault((call.agent_id, call.name), []).append(span_id)
+        elif (call.agent_id, call.id) not in in_messages:
+            foreign.setdefault((call.agent_id, call.name), []).append(span_id)
     for order, exchange in enumerate(distinct):
         agent_id, part = agent_of[exchange.call], exchange.part
         known = executions.get(order)
@@ -93,13 +97,11 @@ def tool_calls(
             found[known] = _with_what_was_asked(found[known], part.id or found[known].id, part.arguments, exchange)
             continue
         id = exchange.id(calls)
-        unclaimed = anonymous.get((agent_id, part.name), [])
-        twin = next(
-            (span for span in unclaimed[:_TWINS_READ] if _holds(recorded[span].arguments, part.arguments)), None
-        )
-        if twin is not None:
-            unclaimed.remove(twin)
+        if (twin := _taken(anonymous.get((agent_id, part.name), []), recorded, part)) is not None:
             found[twin] = _with_what_was_asked(found[twin], id, part.arguments, exchange)
+            continue
+        if not exchange.ids and (twin := _taken(foreign.get((agent_id, part.name), []), recorded, part)) is not None:
+            found[twin] = _with_what_was_asked(found[twin], found[twin].id, part.arguments, exchange)
             continue
         asking = calls[exchange.call]
         inferred = ToolCall(
@@ -119,6 +121,14 @@ def tool_calls(
         [call for *_, call in sorted(ordered, key=lambda item: item[:3])],
         {span_id: call.id for span_id, call in found.items()},
     )
+
+
+def _taken(unclaimed: list[str], recorded: Mapping[str, ToolCall], part: ToolCallPart) -> str | None:
+    """The first span, of those that nobody has claimed, whose arguments hold those asked for: claimed from now on."""
+    twin = next((span for span in unclaimed[:_TWINS_READ] if _holds(recorded[span].arguments, part.arguments)), None)
+    if twin is not None:
+        unclaimed.remove(twin)
+    return twin
 
 
 def _executions(

@@ -1,8 +1,9 @@
 """Tool calls and what answered them, by position: which call of which answer each tool result belongs to.
 
 A chat template renders no ids, and frameworks rewrite them between one request and the next. Within one prompt the ids
-agree, so a result is placed there: it answers the n-th tool call of the assistant message before it. Ids then only
-tell apart answers that are the same word for word.
+agree, so a result is placed there: it answers the n-th tool call of the assistant message before it. Where there are
+none, as in Gemini's prompts, the name of the tool and the order place it. Ids then only tell apart answers that are the
+same word for word.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ def result_text(part: ToolResultPart) -> str | None:
 class Asked:
     """While a prompt is read: the trie node of the assistant message that the next tool results answer, and which of
     its tool calls are answered so far. A result of no known id answers the first call that has no result, nor one by
-    its id among those that follow."""
+    its id among those that follow; the first of those that ask for the tool that it names, if any does."""
 
-    __slots__ = ("_answered", "_count", "_next", "_places", "node")
+    __slots__ = ("_answered", "_count", "_names", "_next", "_places", "node")
 
     def __init__(self, node: int, calls: Sequence[ToolCallPart] = ()) -> None:
         self.node = node
         self._count = len(calls)
+        self._names: Sequence[str] = [call.name for call in calls]
         self._places: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
             if call.id:
@@ -62,19 +64,22 @@ class Asked:
         """The same, to be gone on from apart: prompts branch."""
         other = Asked(self.node)
         other._places, other._answered, other._next = self._places, set(self._answered), self._next
-        other._count = self._count
+        other._count, other._names = self._count, self._names
         return other
 
-    def place(self, id: str | None, following: Iterable[Message] = ()) -> int:
-        """The position of the tool call that the next result answers; `following` are the messages behind it."""
+    def place(self, id: str | None, following: Iterable[Message] = (), tool: str | None = None) -> int:
+        """The position of the tool call that the next result answers; `following` are the messages behind it, `tool` is
+        the name that stands at the result."""
         places = self._places.get(id or "")
         if places is None:
             while self._next in self._answered:
                 self._next += 1
             found = self._next
-            if self._places and found < self._count - 1:
+            if found < self._count - 1 and (self._places or tool):
                 taken = self._answered.union(*(self._places.get(id, ()) for id in _ids_of_results(following)))
-                found = next((place for place in range(found, self._count) if place not in taken), found)
+                free = [place for place in range(found, self._count) if place not in taken]
+                named = [place for place in free if self._names[place] == tool]
+                found = next(iter(named or free), found)
         else:
             found = places[0]
             if found in self._answered:

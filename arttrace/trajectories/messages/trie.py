@@ -93,7 +93,10 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
                 if shared:  # with the prompts that this one branches off from
                     asked, shared = asked.copy(), False
                 places = tuple(
-                    [asked.place(part.id, map(further.__getitem__, range(at, len(further)))) for part in results]
+                    [
+                        asked.place(part.id, map(further.__getitem__, range(at, len(further))), item.name)
+                        for part in results
+                    ]
                 )
                 node = step(node, item, places)
                 traffic.answered(node, asked.node, places, results, call.start_ns)

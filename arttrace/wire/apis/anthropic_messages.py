@@ -24,9 +24,9 @@ from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.anthropic_chat import chat_messages, chat_tools
-from arttrace.wire.apis.aws_event_stream import event_payloads
 from arttrace.wire.apis.completion_response import ChoiceAnswer, Completion, integers, numbers
 from arttrace.wire.apis.hidden_cuts import name_cuts
+from arttrace.wire.aws_event_stream import event_payloads
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage, parse_message, parse_messages
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none
@@ -41,7 +41,7 @@ _MODEL_IN_PATH = re.compile(r"/model/([^/]+)/invoke|/models/([^/:]+):")
 
 def decode_messages(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
     """Decode one exchange of messages; `wire.decode` says what the options mean."""
-    span = SpanDraft(exchange, operation=semconv.OPERATION_CHAT, api="messages", content=content, limit=limit)
+    span = SpanDraft(exchange, operation=semconv.OPERATION_CHAT, content=content, limit=limit)
     request = span.request()
     named = _MODEL_IN_PATH.search(exchange.path)
     if named is not None and semconv.REQUEST_MODEL not in span.attributes:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from arttrace.wire.exchange import picked
 
@@ -87,6 +88,14 @@ def remember_headers(headers: Mapping[str, str]) -> None:
     found = {name if isinstance(name, str) else name.decode("latin-1") for name in names if is_of_a_key(name)}
     for value in picked(headers, tuple(sorted(map(str.lower, found)))).values():
         remember(value.rsplit(" ", 1)[-1])
+
+
+def remember_query(url: str) -> None:
+    """Note the secrets in the query of a request's address: Google's servers take a key there."""
+    if "?" in url:
+        for name, value in parse_qsl(urlsplit(url).query):
+            if name == "key" or is_of_a_key(name):
+                remember(value)
 
 
 def remember(secret: str) -> None:

@@ -1,0 +1,1 @@
+"""Google's Gemini API, at Vertex AI too: contents, answers, embeddings."""
