@@ -423,9 +423,25 @@ def test_what_is_answered_by_other_ways_than_the_requests_own_is_named(server: C
         ("api.anthropic.com/v1/sessions/s1/events", "api.anthropic.com/v1/sessions/*/events (no setting captures them"),
         ("metrics.example.com/v1/sessions/s1/events", None),
         ("api.anthropic.com/v1/sessions/s1/archive", None),
+        (
+            "generativelanguage.googleapis.com/v1/interactions",
+            "generativelanguage.googleapis.com/v1/interactions (no setting captures them",
+        ),
+        ("generativelanguage.googleapis.com/v1/interactions/i1/cancel", None),
+        ("metrics.example.com/v1/interactions", None),
+        (
+            "127.0.0.1/v1beta/models/g:batchGenerateContent",
+            "127.0.0.1/v1beta/models/g:batchGenerateContent (no setting captures them",
+        ),
+        (
+            "127.0.0.1/v1/publishers/mistralai/models/m:rawPredict",
+            "127.0.0.1/v1/publishers/mistralai/models/m:rawPredict (no setting captures them",
+        ),
+        ("127.0.0.1/v1/publishers/anthropic/models/count-tokens:rawPredict", None),
+        ("127.0.0.1/v1/models/of-a-price:predict", None),
     ],
 )
-def test_an_event_for_an_agent_that_anthropic_runs_is_distinguished_from_others(address: str, what: str | None) -> None:
+def test_what_asks_a_model_is_distinguished_by_its_address_from_what_others_ask(address: str, what: str | None) -> None:
     host, slash, path = address.partition("/")
     shown = summary.passed(host, slash + path, summary.BY_NONE)
     assert (shown and shown.partition(":")[0]) == what

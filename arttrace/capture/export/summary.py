@@ -67,7 +67,8 @@ _OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
-            r"/(v1|openai)/(decisions|responses/compact)$|/v1(alpha|beta)\d*/(projects/.*/)?(interactions|decisions)$"
+            r"/(v1|openai)/(decisions|responses/compact)$"
+            r"|(googleapis\.com/v1|/v1(alpha|beta)\d*)/(projects/.*/)?(interactions|decisions)$"
         ),
         _UNREAD,
     ),
@@ -109,7 +110,7 @@ class Tally(msgspec.Struct):
         elif is_off():
             said = ["nothing was captured: ARTTRACE_DISABLED is set"]
         else:
-            said = ["nothing was captured: arttrace saw no model call of the openai client"]
+            said = ["nothing was captured: arttrace saw no model call of the openai, anthropic or google-genai client"]
         if self.left_out:
             said.append(f"{quantity(self.left_out, 'run')} left out by sampling")
         left = {what: count - self.covered.get(what, 0) for what, count in sorted(self.passed.items())}
