@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -48,6 +49,8 @@ class DatasetSelection(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.form} compares runs by --min-gap: leave --best and --min-reward out")
         if self.form is Form.TRL_UNPAIRED and self.min_reward is None:
             raise ValueError("trl-unpaired needs --min-reward: runs rewarded with at least that are the good ones")
+        if self.min_reward is not None and math.isnan(self.min_reward):
+            raise ValueError("min_reward is nan, which no reward reaches")
         if not 0 <= self.held_out <= 1:
             raise ValueError(f"held_out is {self.held_out}, outside 0..1")
         if not self.min_gap >= 0:
