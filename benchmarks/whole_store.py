@@ -87,7 +87,7 @@ def main() -> None:
             ("score", "--judge", "openai/none", "--dry-run"),
             ("score", "--judge", "openai/none", "--dry-run", "--group", "task 7"),
             ("group", "--by", "input", "--dry-run"),
-            ("group", "--by", "entry", "--dry-run", "--entry", "nothing"),
+            ("group", "--by", "entry", "--dry-run", "--status", "complete"),
             ("top", "--once"),
         ):
             command = [sys.executable, __file__, "--step", temporary, *arguments]
