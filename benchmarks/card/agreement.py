@@ -93,7 +93,7 @@ class Agreement:
     def compare(self, samples: Sequence[Any], version: str) -> None:
         """What the version sampled, under the learner, which holds it."""
         rows = self._rows(samples)
-        own, captured = self.learner._compared(rows, version)
+        own, captured, _ = self.learner._compared(rows, version)
         self.gaps += [abs(mine - its) for mine, its in zip(own, captured, strict=True)]
         if share := self.learner._shares_gone(rows, version).get(BEFORE):
             self.fresh.append(share.gone)

@@ -351,19 +351,19 @@ class BaseLearner(ABC):
             finally:
                 now.restore()
 
-        own, captured = self._compared(chosen, current_version)
+        own, captured, entropies = self._compared(chosen, current_version)
         gone = [its - mine for its, mine in zip(captured, own, strict=True)]
         shares = {}
         for name, other in others.items():
             times = self._times.get(name, FIRST)
             way, self._times[name] = way_to(partial(logps_at, other), own, rounded=rounded, times=times)
-            shares[name] = share_gone(gone, way, own)
+            shares[name] = share_gone(gone, way, own, entropies)
         return shares
 
     @abstractmethod
-    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float]]:
-        """Of the tokens that the current version sampled: the log-probabilities by the model as it is now, and the
-        captured ones, times their temperature (nats)."""
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float], list[float]]:
+        """Of the tokens that the current version sampled: the log-probabilities by the model as it is now, the captured
+        ones, and the entropies by the model, times their temperature (nats)."""
 
     def _check_vocabulary(self, plan: PlannedStep, samples: Sequence[Sample]) -> None:
         size = self.model.get_input_embeddings().weight.shape[0]

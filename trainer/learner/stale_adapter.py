@@ -112,21 +112,27 @@ class Share:
         return self.gone > 0.5 and self.gone > SIGMAS * self.error
 
 
-def share_gone(captured: Sequence[float], way: Sequence[float], logps: Sequence[float]) -> Share:
+def share_gone(
+    captured: Sequence[float], way: Sequence[float], logps: Sequence[float], entropies: Sequence[float]
+) -> Share:
     """By least squares, for `captured` and `way` as nats at each token away from the current version, whose own are
-    `logps`.
+    `logps`, of a distribution with these `entropies`.
 
-    What an engine is off by at every token alike, or in proportion to the log-probability, is taken out of both first:
-    a way may have a part of that, and an engine that is off so serves no other version. The error is as in MacKinnon
-    and White (1985), HC3: the noise of an engine is larger at some tokens than at others, and one token that weighs
-    much has the fit to itself.
+    What an engine is off by at every token alike, in proportion to the log-probability, or to the logits (which changes
+    a token's log-probability by that and the entropy), is taken out of both first: a way may have a part of that, as
+    that of a policy which grows surer, and an engine that is off so serves no other version. The error is as in
+    MacKinnon and White (1985), HC3: the noise of an engine is larger at some tokens than at others, and one token that
+    weighs much has the fit to itself.
     """
-    alike = [1.0] * len(way)
-    weighs = [1 / len(way)] * len(way)
-    left, along = _without(captured, alike), _without(way, alike)
-    if slope := _direction(_without(logps, alike), logps):
-        left, along = _without(left, slope), _without(along, slope)
-        weighs = [its + one * one for its, one in zip(weighs, slope, strict=True)]
+    left, along = captured, way
+    known: list[list[float]] = []
+    for column in ([1.0] * len(way), logps, entropies):
+        rest = list(column)
+        for unit in known:
+            rest = _without(rest, unit)
+        if unit := _direction(rest, column):
+            left, along = _without(left, unit), _without(along, unit)
+            known.append(unit)
     unit = _direction(along, way)
     if not unit:
         return Share(0.0, math.inf, _mean_square(left))
@@ -134,9 +140,9 @@ def share_gone(captured: Sequence[float], way: Sequence[float], logps: Sequence[
     gone = _dot(left, unit) / length
     left = _without(left, unit)
     summed = 0.0
-    for rest, one, its in zip(left, unit, weighs, strict=True):
-        others = 1 - its - one * one
-        summed += (one * rest / others) ** 2 if others > _EXACT else math.inf
+    for unexplained, *ones in zip(left, unit, *known, strict=True):
+        others = 1 - _dot(ones, ones)
+        summed += (ones[0] * unexplained / others) ** 2 if others > _EXACT else math.inf
     return Share(gone, math.sqrt(summed) / length, _mean_square(left))
 
 

@@ -242,7 +242,7 @@ def added(one: list[float], other: list[float], times: float = 1.0) -> list[floa
 
 def gone_of(captured: list[float], way: list[float]) -> Share:
     rng = random.Random(7)
-    return share_gone(captured, way, [-rng.expovariate(1) for _ in way])
+    return share_gone(captured, way, [-rng.expovariate(1) for _ in way], [rng.expovariate(1) for _ in way])
 
 
 def judge(captured: list[float], **ways: list[float]) -> None:
@@ -283,6 +283,25 @@ def test_one_token_far_off_does_not_make_another_version_of_it() -> None:
     way[7], noise[7] = 2.0, 1.9
     assert gone_of(noise, way).gone > 0.9
     judge(noise, base=way)
+
+
+def test_an_engine_whose_logits_are_off_in_proportion_serves_no_other_version() -> None:
+    """By a hundredth, where a version differs from the one before it in being surer, and little in anything else."""
+    rng = random.Random(5)
+    logits = torch.tensor([[rng.gauss(0, 1) * size for _ in range(24)] for size in [1, 2, 4, 8] * 500]).double()
+    known = logits.log_softmax(-1)
+    entropies = -(known.exp() * known).sum(-1)
+    sampled = torch.tensor([rng.choices(range(24), row)[0] for row in known.exp().tolist()])
+    logps = known.gather(1, sampled[:, None])[:, 0]
+    captured = (1.01 * logits).log_softmax(-1).gather(1, sampled[:, None])[:, 0] - logps
+    surer = (logps + entropies).tolist()
+    way = [1e-4 * one + rng.gauss(0, 3e-4) for one in surer]
+    assert share_gone(captured.tolist(), way, logps.tolist(), [0.0] * len(way)).is_sure
+    share = share_gone(captured.tolist(), way, logps.tolist(), entropies.tolist())
+    assert not share.is_sure
+    stale = share_gone(added(captured.tolist(), way), way, logps.tolist(), entropies.tolist())
+    assert stale.is_sure
+    assert stale.gone == pytest.approx(1 + share.gone)
 
 
 @pytest.mark.parametrize("each", [5e-5, 3e-4, 4e-3, 0.3])

@@ -88,17 +88,16 @@ class PackedLearner(BaseLearner):
                 self._optimise(minibatch, tally, computed)
         tally.gather()
 
-    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float]]:
-        own: list[float] = []
-        captured: list[float] = []
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float], list[float]]:
+        found: tuple[list[float], list[float], list[float]] = [], [], []
         for run in split_forests(rows, self._budget):
             forest = plant(run, current_version=current_version, device=self.config.runs_on, dtype=self._numbers)
             with torch.no_grad():
-                logps = self._score(forest)[0]
+                logps, entropies = self._score(forest)
             temperatures = forest.temperatures[forest.prediction]
-            own += (logps * temperatures)[forest.current].tolist()
-            captured += (forest.logprobs * temperatures)[forest.current].tolist()
-        return own, captured
+            for values, those in zip((logps, forest.logprobs, entropies), found, strict=True):
+                those += (values * temperatures)[forest.current].tolist()
+        return found
 
     def _prepare(
         self, plan: PlannedStep, current_version: str | None, *, several: bool, compared: StepTally | None

@@ -68,15 +68,15 @@ class TrlLearner(BaseLearner):
             for minibatch, parts in minibatches:
                 self._trainer.optimise(minibatch, parts, tally, computed)
 
-    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float]]:
-        own: list[float] = []
-        captured: list[float] = []
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float], list[float]]:
+        found: tuple[list[float], list[float], list[float]] = [], [], []
         for part in split_rows(rows, self._budget):
             batch = pad_rows(part, current_version=current_version, device=self.config.runs_on, dtype=self._numbers)
             current = batch.current & (batch.weights > 0)
-            own += (self._trainer.logps(batch) * batch.temperatures)[current].tolist()
-            captured += (batch.logprobs * batch.temperatures)[current].tolist()
-        return own, captured
+            logps, entropies = self._trainer.scored(batch)
+            for values, those in zip((logps, batch.logprobs, entropies), found, strict=True):
+                those += (values * batch.temperatures)[current].tolist()
+        return found
 
     def _check_rows(self, plan: PlannedStep) -> None:
         if self.config.ratio_of_trajectory and len({row.trajectory for row in plan.rows}) < len(plan.rows):

@@ -244,13 +244,11 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
             hidden = self._decoder()(input_ids=ids, use_cache=False).last_hidden_state
             return head if head.gives(self.model(input_ids=ids, use_cache=False).logits, hidden) else None
 
-    def logps(self, batch: MicroBatch) -> torch.Tensor:
-        """The log-probabilities of the targets by the model as it is now; shape (B, L-1)."""
-        targets = batch.weights > 0
+    def scored(self, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The log-probabilities of the targets by the model as it is now, and its entropies there; both (B, L-1)."""
         self._temperatures = batch.temperatures
         with torch.no_grad():
-            logps, _ = self._score(batch.token_ids, targets)
-        return logps
+            return self._score(batch.token_ids, batch.weights > 0)
 
     def compare_ahead(self, minibatch: Sequence[dict[str, torch.Tensor]], tally: StepTally) -> None:
         """Compare what the current version sampled with it before the first optimizer step: at a later minibatch's turn
