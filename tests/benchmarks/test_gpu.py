@@ -297,6 +297,13 @@ def test_section_a_names_the_rivals_that_are_missing_and_measures_those_that_are
 
 
 @pytest.mark.full
+def test_section_b_measures_the_way_to_vllms_first_token(tmp_path: Path) -> None:
+    toy = next(line for line in run(tmp_path, section="b") if line.startswith("toy, rank 8"))
+    load, first = (float(cell.split("/")[0]) for cell in toy.split()[-4:-2])
+    assert 0 < load < first
+
+
+@pytest.mark.full
 def test_section_d_serves_by_vllm_and_compares_what_it_sampled(tmp_path: Path) -> None:
     lines = run(tmp_path, section="d")
     for name, steps in (("vLLM, recorded runs", "30"), ("vLLM, bfloat16", "10")):
