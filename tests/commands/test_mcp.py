@@ -105,14 +105,13 @@ async def test_calls_at_the_same_time_are_answered_and_one_that_is_cancelled_is_
     async with client(data) as session:
         slow = asyncio.create_task(session.call_tool("sql", ENDLESS))
         while await asyncio.to_thread(is_free, data):
-            await asyncio.sleep(0.02)
+            assert not slow.done(), slow.result()
         runs = await asyncio.gather(*(session.call_tool("list_runs", {}) for _ in range(3)))
         assert [[run["id"] for run in json.loads(one.content[0].text)] for one in runs] == [["one"]] * 3
         assert not is_free(data)
         slow.cancel()
         while not await asyncio.to_thread(is_free, data):
-            await asyncio.sleep(0.02)
-        assert not slow.done() or slow.cancelled()
+            assert not slow.done() or slow.cancelled()
 
 
 def is_free(data: DataDir) -> bool:
