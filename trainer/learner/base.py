@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,7 @@ class StepTally:
     compared_current: int = 0
     beyond: int = 0
     far: int = 0
+    checked: int = 0
     first_pass: bool = True
     _kept: list[tuple[Sequence[TokenRow], torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
@@ -109,19 +110,8 @@ class StepTally:
 
     def gather(self) -> None:
         """Add up what the ranks have seen, apart from what is the same on all of them."""
-        sums = (
-            "loss",
-            "forwarded_tokens",
-            "beyond",
-            "far",
-            "targets",
-            "ratio",
-            "clipped",
-            "entropy",
-            "kl",
-            "difference",
-            "compared",
-        )
+        sums = ["loss", "forwarded_tokens", "beyond", "far", "targets", "ratio", "clipped", "entropy", "kl"]
+        sums += ["difference", "compared"]
         added = total(torch.tensor([float(getattr(self, name)) for name in sums], dtype=torch.float64))
         for name, value in zip(sums, added.tolist(), strict=True):
             setattr(self, name, value)
@@ -217,7 +207,7 @@ class BaseLearner(ABC):
         while True:
             tally = StepTally()
             try:
-                self._check_version(whole.rows, current_version)
+                tally.checked = self._check_version(whole.rows, current_version)
                 self._train(plans, current_version, tally)
                 return tally
             except RuntimeError as error:
@@ -327,10 +317,14 @@ class BaseLearner(ABC):
             "precision differs on purpose, raise --max-logprob-difference.",
         )
 
-    def _check_version(self, rows: Sequence[TokenRow], current_version: str | None) -> None:
-        """Raises TrainingError when the engine sampled with another version than it says."""
+    def _check_version(self, rows: Sequence[TokenRow], current_version: str | None) -> int:
+        """At how many tokens it looked. Raises TrainingError when the engine sampled with another version than it
+        says."""
+        shares: Mapping[str, Share] = {}
         if current_version is not None and self.steps and self.config.checks_logprobs:
-            check_nearest(self._shares_gone(rows, current_version), current_version)
+            shares = self._shares_gone(rows, current_version)
+            check_nearest(shares, current_version)
+        return max((share.tokens for share in shares.values()), default=0)
 
     def _shares_gone(self, rows: Sequence[TokenRow], current_version: str) -> dict[str, Share]:
         """How much of the way to other versions what was captured from the current one has gone, by their names; of
@@ -396,5 +390,6 @@ def _metrics(plan: PlannedStep, tally: StepTally, budget: int, seconds: float) -
         logprob_difference_max=tally.difference_max,
         masked_tokens=tally.beyond,
         far_tokens=tally.far,
+        checked_tokens=tally.checked,
         step_s=seconds,
     )

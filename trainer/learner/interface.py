@@ -63,8 +63,9 @@ class StepMetrics:
     `logprob_difference_*` compare captured with recomputed log-probabilities before the step (nats, absolute), over
     the first minibatch where there are several. `clip_fraction` counts what the importance mask leaves out, too.
     `masked_tokens` counts targets of the current version that were left out as their captured log-probability is beyond
-    the bound, `far_tokens` those that a pass left out as their ratio is above e^20. `skipped` says that the samples do
-    not teach: nothing was changed. `step_s` is wall-clock seconds.
+    the bound, `far_tokens` those that a pass left out as their ratio is above e^20. `checked_tokens` counts those at
+    which it was looked whether another version than the current one sampled them: 0 where they were too few, or there
+    was no other. `skipped` says that the samples do not teach: nothing was changed. `step_s` is wall-clock seconds.
     """
 
     loss: float = 0.0
@@ -81,6 +82,7 @@ class StepMetrics:
     logprob_difference_max: float = 0.0
     masked_tokens: int = 0
     far_tokens: int = 0
+    checked_tokens: int = 0
     skipped: bool = False
     step_s: float = 0.0
 

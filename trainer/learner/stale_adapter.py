@@ -105,6 +105,8 @@ class Share:
     """Its standard error."""
     left: float
     """Mean square of what is left unexplained (nats squared)."""
+    tokens: int
+    """At how many tokens it was measured: 0 where the other version differs at none."""
 
     @property
     def is_sure(self) -> bool:
@@ -135,7 +137,7 @@ def share_gone(
             known.append(unit)
     unit = _direction(along, way)
     if not unit:
-        return Share(0.0, math.inf, _mean_square(left))
+        return Share(0.0, math.inf, _mean_square(left), 0)
     length = _dot(along, unit)
     gone = _dot(left, unit) / length
     left = _without(left, unit)
@@ -143,7 +145,7 @@ def share_gone(
     for unexplained, *ones in zip(left, unit, *known, strict=True):
         others = 1 - _dot(ones, ones)
         summed += (ones[0] * unexplained / others) ** 2 if others > _EXACT else math.inf
-    return Share(gone, math.sqrt(summed) / length, _mean_square(left))
+    return Share(gone, math.sqrt(summed) / length, _mean_square(left), len(left))
 
 
 def _direction(values: Sequence[float], whole: Sequence[float]) -> list[float]:

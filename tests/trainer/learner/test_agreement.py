@@ -84,7 +84,9 @@ def test_an_adapter_that_is_one_step_stale_is_found_within_the_bounds(
         learner.step(as_sampled_by(stale, "p@2"), current_version="p@2")
     assert all(torch.equal(weight, before[name]) for name, weight in trainable(learner.model).items())
     assert learner.steps == 2
-    learner.step(scored(learner, "p@2", noise=noise, seed=3), current_version="p@2")
+    assert learner.step(scored(learner, "p@2", noise=noise, seed=3), current_version="p@2").checked_tokens == 240
+    few = scored(learner, "p@3", runs=3)
+    assert learner.step(few, current_version="p@3").checked_tokens == 0, "chance would decide"
 
 
 def test_an_engine_that_serves_the_base_model_is_found(base_model: Path) -> None:
