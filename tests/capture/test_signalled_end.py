@@ -191,3 +191,28 @@ def test_what_was_recorded_before_another_program_takes_the_place_is_kept(tmp_pa
     assert [(run.agents[0].name, run.incomplete) for run in runs] == [
         ("first", ""), ("second", ""), ("third", ""), ("third", ""),
     ]  # fmt: skip
+
+
+WITHIN = """
+import os, sys
+import arttrace
+@arttrace.tool
+def helper(): pass
+with arttrace.trajectory(name="outer" if len(sys.argv) == 1 else "another"):
+    helper()
+    if len(sys.argv) == 1:
+        os.execv(sys.executable, [sys.executable, __file__, "again"])
+"""
+
+
+def test_a_program_that_takes_the_place_of_a_run_joins_it_and_the_run_never_ended(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(WITHIN)
+    env = {**os.environ, "ARTTRACE_DIR": str(tmp_path / "d")}
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    spans = read_spans(tmp_path / "d")
+    assert len([span for span in spans if span.name == "execute_tool helper" and span.end_ns]) == 2
+    (run,) = build_trajectories(spans)
+    assert "another" in [agent.name for agent in run.agents]
+    assert run.incomplete in ("root missing", "run in progress"), "the latter on a slow machine, which spools it open"
