@@ -31,3 +31,11 @@ def test_a_decimal_is_a_number(tmp_path: Path) -> None:
     assert rows == [{"share": 0.1, "price": 12.5}, {"share": 10.25, "price": 1}]
     [_, _, first, second, _] = CliRunner().invoke(cli, query).output.splitlines()
     assert (first.rstrip(), second.rstrip()) == (" 0.10   12.50", "10.25    1.00")
+
+
+def test_a_map_by_decimals_is_json(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("run"))
+    query = "SELECT map([1.5, 2], [[map([0.1], ['a'])], []]) AS m, map([1], [2]) AS n"
+    done = CliRunner().invoke(cli, ["sql", "--dir", str(tmp_path), "--json", query])
+    assert json.loads(done.output) == [{"m": {"1.5": [{"0.1": "a"}], "2.0": []}, "n": {"1": 2}}]

@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import count
 from typing import Any
 
@@ -56,12 +57,23 @@ def query_pages(connection: duckdb.DuckDBPyConnection, query: str, rows: int) ->
 
 
 def named_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
-    """The rows by the names of their columns; of two with one name, as a JOIN gives them, the second is `NAME_1`."""
+    """The rows by the names of their columns, for JSON; of two with one name, as a JOIN gives them, the second is
+    `NAME_1`."""
     names: dict[str, None] = {}
     for column in columns:
         others = (f"{column}_{number}" for number in count(1))
         names[column if column not in names else next(name for name in others if name not in {*names, *columns})] = None
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return [dict(zip(names, map(_keyed_by_text, row), strict=True)) for row in rows]
+
+
+def _keyed_by_text(value: Any) -> Any:
+    """A value without decimals for keys, which msgspec would write without quotes."""
+    match value:
+        case dict():
+            return {str(key) if isinstance(key, Decimal) else key: _keyed_by_text(item) for key, item in value.items()}
+        case list() | tuple():
+            return list(map(_keyed_by_text, value))
+    return value
 
 
 @contextlib.contextmanager
