@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from viewer_site import CHROMIUM, Viewer, make_site, serve_viewer
 
 WAIT_MS = 180_000
@@ -33,7 +34,15 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed (Debian: chromium)")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=WAIT_MS)
+        new_context = running.new_context
+
+        def patient_context(**options: Any) -> BrowserContext:
+            context = new_context(**options)
+            context.set_default_timeout(WAIT_MS)  # Playwright's own 30 s are too few for a page on a busy machine
+            return context
+
+        running.new_context = patient_context  # type: ignore[method-assign]
         yield running
         running.close()
 
@@ -43,7 +52,6 @@ def page(browser: Browser, viewer: Viewer) -> Iterator[Page]:
     """A page of a browser that is logged in. What a page says on the console as an error fails the test: a script that
     the policy stopped is one."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(WAIT_MS)
     opened = context.new_page()
     said: list[str] = []
     opened.on("console", lambda line: said.append(line.text) if line.type == "error" else None)
