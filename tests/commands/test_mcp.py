@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, get_args
 
+import duckdb
 import mcp
 import msgspec
 import pytest
@@ -24,6 +25,8 @@ from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.statistics import By, statistics
 
+ARTTRACE = str(Path(sys.executable).with_name("arttrace"))
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataDir:
@@ -33,15 +36,20 @@ def data(tmp_path: Path) -> DataDir:
     return found
 
 
+@contextlib.asynccontextmanager
+async def client(data: DataDir) -> AsyncIterator[Any]:
+    started = mcp.StdioServerParameters(command=ARTTRACE, args=["mcp", "--dir", str(data.root)])
+    async with mcp.stdio_client(started) as (read, write), mcp.ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+
+
 async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
     with Store.open(data, create=True) as store:
         store.append([*research_run("one", "s"), *research_run("two", "t")])
         store.append([Reward(id="r", trajectory_id="two", value=0.5)])
-    command = str(Path(sys.executable).with_name("arttrace"))
-    started = mcp.StdioServerParameters(command=command, args=["mcp", "--dir", str(data.root)])
-    async with mcp.stdio_client(started) as (read, write), mcp.ClientSession(read, write) as session:
-        await session.initialize()
+    async with client(data) as session:
 
         async def ask(tool: str, **arguments: Any) -> Any:
             answer = await session.call_tool(tool, arguments)
@@ -82,7 +90,7 @@ async def test_a_client_reads_the_store_and_changes_nothing(tmp_path: Path) -> N
 
 def test_a_directory_without_a_store_is_refused_at_the_start(tmp_path: Path) -> None:
     """A client shows what a server that does not start says; one whose tools all fail it has to ask first."""
-    command = [str(Path(sys.executable).with_name("arttrace")), "mcp", "--dir", str(tmp_path / "mistyped")]
+    command = [ARTTRACE, "mcp", "--dir", str(tmp_path / "mistyped")]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"error: no store in {tmp_path / 'mistyped'}\n")
@@ -90,15 +98,6 @@ def test_a_directory_without_a_store_is_refused_at_the_start(tmp_path: Path) -> 
 
 
 ENDLESS = {"query": "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"}
-
-
-@contextlib.asynccontextmanager
-async def client(data: DataDir) -> AsyncIterator[Any]:
-    command = str(Path(sys.executable).with_name("arttrace"))
-    started = mcp.StdioServerParameters(command=command, args=["mcp", "--dir", str(data.root)])
-    async with mcp.stdio_client(started) as (read, write), mcp.ClientSession(read, write) as session:
-        await session.initialize()
-        yield session
 
 
 async def test_calls_at_the_same_time_are_answered_and_one_that_is_cancelled_is_stopped(data: DataDir) -> None:
@@ -115,9 +114,12 @@ async def test_calls_at_the_same_time_are_answered_and_one_that_is_cancelled_is_
 
 
 def is_free(data: DataDir) -> bool:
-    """Whether nobody has the store open; another process looks, since this one would end its own locks."""
-    look = "import sys, duckdb\ntry: duckdb.connect(sys.argv[1])\nexcept duckdb.IOException: sys.exit(3)"
-    return subprocess.run([sys.executable, "-c", look, str(data.store)], check=False).returncode == 0
+    """Whether nobody has the store open. This process must not: it would end its own lock by looking."""
+    try:
+        duckdb.connect(str(data.store)).close()
+    except duckdb.IOException:
+        return False
+    return True
 
 
 def test_a_server_whose_client_is_gone_ends_whatever_it_reads(data: DataDir) -> None:
@@ -135,8 +137,8 @@ def test_a_server_whose_client_is_gone_ends_whatever_it_reads(data: DataDir) -> 
         {"id": 2, "method": "tools/call", "params": {"name": "sql", "arguments": ENDLESS}},
     ]
     lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in asked)
-    command = [str(Path(sys.executable).with_name("arttrace")), "mcp", "--dir", str(data.root)]
-    ended = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=60, check=False)
+    command = [ARTTRACE, "mcp", "--dir", str(data.root)]
+    ended = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0
 
 
