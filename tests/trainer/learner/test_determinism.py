@@ -85,7 +85,8 @@ def test_an_error_of_another_kind_stays_what_it_is() -> None:
 
 
 def test_cublas_is_given_a_workspace_of_a_fixed_size_on_a_card_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that what is set below is taken back, too
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     for config in (LearnerConfig(device="cuda"), ASKED):
         prepare_determinism(config)
         assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
