@@ -148,7 +148,7 @@ def test_of_more_runs_than_the_limit_every_change_is_listed(tmp_path: Path, watc
     while waited_for:
         run = json.loads(listing.until(bool)[0])
         if not run["incomplete"]:
-            waited_for.remove(run["id"])
+            waited_for.discard(run["id"])
 
 
 def test_a_pipe_that_is_closed_ends_a_command_without_a_word(tmp_path: Path) -> None:
