@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from google import genai
 from google.genai import _api_client as api_client
 from google.genai import errors, types
 from google.oauth2.credentials import Credentials
+from http_site import CLIENTS
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from outcomes import outcome
 
@@ -36,6 +38,7 @@ HISTORY: Any = [
     {"role": "model", "parts": [{"function_call": {"name": "weather", "args": {"town": "Rome"}}}]},
     {"role": "user", "parts": [{"function_response": {"name": "weather", "response": {"result": "sun"}}}]},
 ]
+RESULT = types.Part.from_function_response(name="weather", response={"result": "sun"})
 CONFIG: Any = {
     "system_instruction": BRIEFLY, "tools": [TOOL], "temperature": 0.5, "top_k": 40, "max_output_tokens": 64,
     "stop_sequences": ["END"], "thinking_config": {"include_thoughts": True},
@@ -69,15 +72,16 @@ def plain(answer: Any) -> Any:
     return [one.model_dump(exclude={"sdk_http_response"}) for one in (answer if isinstance(answer, list) else [answer])]
 
 
+def chat_of(c: genai.Client) -> Any:
+    return c.chats.create(model="gemini-x", config=CONFIG, history=HISTORY[:2])
+
+
 def chatted(c: genai.Client) -> Any:
-    return c.chats.create(model="gemini-x", config=CONFIG, history=HISTORY[:2]).send_message(
-        types.Part.from_function_response(name="weather", response={"result": "sun"})
-    )
+    return chat_of(c).send_message(RESULT)
 
 
 def chatted_in_chunks(c: genai.Client) -> Any:
-    chat = c.chats.create(model="gemini-x", config=CONFIG, history=HISTORY[:2])
-    return list(chat.send_message_stream(types.Part.from_function_response(name="weather", response={"result": "sun"})))
+    return list(chat_of(c).send_message_stream(RESULT))
 
 
 def given(call: Callable[[genai.Client], Any], c: genai.Client) -> Any:
@@ -362,32 +366,20 @@ def test_content_is_kept_as_the_settings_say(server: GeminiServer, spans: Spans)
     assert not [text for text in ("Rome", "sun", "c2ln", BRIEFLY, "I should look") if text in shown]
 
 
-POSTS: dict[str, Callable[[str], Any]] = {
-    "httpx": lambda url: httpx.post(url, json={"contents": HISTORY}).content,
-    "httpx2": lambda url: httpx2.post(url, json={"contents": HISTORY}).content,
-    "requests": lambda url: requests.post(url, json={"contents": HISTORY}, timeout=60).content,
-    "aiohttp": lambda url: asyncio.run(by_aiohttp(url)),
-}
-
-
-async def by_aiohttp(url: str) -> bytes:
-    async with aiohttp.ClientSession() as session, session.post(url, json={"contents": HISTORY}) as answer:
-        return await answer.read()
-
-
-@pytest.mark.parametrize("way", POSTS)
+@pytest.mark.parametrize("way", CLIENTS)
 def test_plain_http_clients_are_captured_where_that_is_switched_on(
     way: str, server: GeminiServer, spans: Spans, tmp_path: Path
 ) -> None:
     """A stream without `alt=sse` is a JSON array."""
     arttrace.init(project="test", dir=tmp_path / "data", capture_http=True)
-    key = f"{way}-key-0123456789"
+    library, ask = CLIENTS[way]
+    key, body = f"{way}-key-0123456789", json.dumps({"contents": HISTORY}).encode()
     address = f"{server.url}/v1beta/models/gemini-x"
     echo = {"text": f"Your key is {key}."}
     server.answers += [answer_of(echo), answer_of(*PARTS)]
     with arttrace.trajectory(name="root"):
-        POSTS[way](f"{address}:generateContent?key={key}")
-        POSTS[way](f"{address}:streamGenerateContent?key={key}")
+        for asked in ("generateContent", "streamGenerateContent"):
+            ask(importlib.import_module(library), "POST", f"{address}:{asked}?key={key}", content=body)
     whole, streamed, _root = spans()
     (message,) = said(whole, semconv.OUTPUT_MESSAGES)
     assert message["parts"] == [{"type": "text", "content": "Your key is [secret]."}]
@@ -429,14 +421,17 @@ def test_what_a_route_does_not_reach_is_said_once(
         async with client(server).aio as c:
             await c.models.generate_content(**ASKED)
 
+    def warnings() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "arttrace"]
+
     with arttrace.trajectory(name="root"):
         with arttrace.route("gpt-x", **here):
             given(CALLS["whole"], client(server))
-        assert not caplog.records
+        assert not warnings()
         with arttrace.route("gemini-x", **here):
             asyncio.run(call())
             given(CALLS["whole"], client(server))
-    (shown,) = [one.getMessage() for one in caplog.records]
+    (shown,) = warnings()
     assert "a call of Gemini's own protocol is neither routed nor asked for token ids" in shown
     assert "OpenAI-compatible address" in shown
     for found in spans()[:-1]:
