@@ -57,7 +57,7 @@ async def switched_async() -> AsyncIterator[Any]:
 
 
 async def all_of(generator: Any) -> list[Any]:
-    """What it yields, each in a task of its own where it is an async one, with where its consumer is between."""
+    """What it yields, each with where its consumer is then."""
     if isinstance(generator, AsyncIterator):
         return [(each, where()) async for each in generator]
     return [(each, where()) for each in generator]

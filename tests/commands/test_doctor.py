@@ -282,10 +282,8 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_client_that_is_not_captured_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed, here = (
-        importlib.metadata.version,
-        {"google-generativeai": "0.8.6", "google-genai": "3.6.1", "claude-agent-sdk": "0.2.189"},
-    )
+    installed = importlib.metadata.version
+    here = {"google-generativeai": "0.8.6", "google-genai": "3.6.1", "claude-agent-sdk": "0.2.189"}
     monkeypatch.setattr(importlib.metadata, "version", lambda name: here.get(name) or installed(name))
     found = _doctor(tmp_path / "data")
     assert (found["google-genai"]["state"], found["google-genai"]["found"]) == ("ok", "3.6.1")

@@ -32,7 +32,7 @@ class _Page(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
