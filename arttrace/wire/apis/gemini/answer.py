@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,12 +127,11 @@ def _between(text: str, at: int) -> int:
     return at if found is None else found.end()
 
 
-def counts(usage: Mapping[str, Any]) -> dict[str, Any]:
+def counts(usage: dict[str, Any]) -> dict[str, Any]:
     """The counts as OpenAI's APIs have them: what the server's own tools brought is read as the prompt is, and thoughts
     are sampled as the rest of an answer is."""
-    told = dict(usage)
     prompt, brought, said, thoughts, cached = (
-        count if type(count := member(told, f"{name}TokenCount")) is int else None
+        count if type(count := member(usage, f"{name}TokenCount")) is int else None
         for name in ("prompt", "toolUsePrompt", "candidates", "thoughts", "cachedContent")
     )
     found: dict[str, Any] = {}

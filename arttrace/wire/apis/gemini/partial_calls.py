@@ -7,7 +7,7 @@ last say `willContinue`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from arttrace.records.values.lenient_json import json_objects
@@ -18,7 +18,7 @@ _MAX_STEPS = 100
 _VALUES = ("stringValue", "numberValue", "boolValue")
 
 
-def whole_calls(parts: Iterable[Any]) -> Iterator[Any]:
+def whole_calls(parts: Iterable[Any]) -> list[Any]:
     """The parts, of the pieces of each call the first alone, with all arguments as far as they came."""
     begun: dict[str, Any] | None = None
     listed: list[Any] = []
@@ -37,7 +37,7 @@ def whole_calls(parts: Iterable[Any]) -> Iterator[Any]:
                 _set(begun["args"], piece)
             if member(called, "willContinue") is not True:
                 begun = None
-    yield from listed
+    return listed
 
 
 def _set(arguments: dict[str, Any], piece: dict[str, Any]) -> None:
