@@ -51,9 +51,8 @@ def run(config: Config) -> Table:
     """Medians over some versions, adapter by adapter, and behind a stroke the least."""
     table = Table(f"Publishing a version; {config.machine()}", COLUMNS, config.out / "b.txt")
     plan = [(QWEN3_4B, 16), (QWEN3_4B, 64), (QWEN3_06B, 16)]
-    plan = (
-        [(SERVED_TOY, 8), *plan] if config.toy else plan
-    )  # of the others an adapter's files alone: no model is loaded
+    if config.toy:  # of the others an adapter's files alone: no model is loaded
+        plan.insert(0, (SERVED_TOY, 8))
     longest = _WITH_VLLM_S
     for shape, rank in plan[:1] if config.quick else plan:
         if config.left_s < longest and not config.toy:

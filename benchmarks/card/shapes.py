@@ -7,10 +7,11 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 DENSE_BFLOAT16 = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
 """Floating-point operations per second of dense matrix products in bfloat16, by a part of the card's name."""
@@ -148,15 +149,11 @@ def drawing_weights(shape: Shape, device: str) -> Iterator[None]:
     minutes."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    reading = AutoModelForCausalLM.from_pretrained
-    if shape.experts:
-        AutoModelForCausalLM.from_pretrained = lambda directory, *, dtype, **_: _drawn(
-            AutoConfig.from_pretrained(directory), device, dtype
-        )
-    try:
+    def drawn(directory: str, *, dtype: Any, **_: Any) -> Any:
+        return _drawn(AutoConfig.from_pretrained(directory), device, dtype)
+
+    with patch.object(AutoModelForCausalLM, "from_pretrained", drawn) if shape.experts else nullcontext():
         yield
-    finally:
-        AutoModelForCausalLM.from_pretrained = reading
 
 
 def why_not_fitting(shape: Shape, device: str) -> str:
