@@ -57,7 +57,7 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "full_determinism": (bool, "The same step, bit for bit, from the same runs on the same machine; may take longer."),
     "load_in_4bit": (bool, "Base model's weights in 4 bits (CUDA)."),
     "device": (click.Choice(get_args(Device)), "Where to train; on a CUDA card where there is one."),
-    "dtype": (click.Choice(get_args(Dtype)), "Precision of the base model; bfloat16 on CUDA, else float32."),
+    "dtype": (click.Choice(get_args(Dtype)), "Precision: as serve was told; else bfloat16 on CUDA, float32 on a CPU."),
     "max_logprob_difference": (float, "How far a captured log-probability may be from the learner's, in nats."),
     "seed": (int, "Seed of the adapter's first weights."),
 }
