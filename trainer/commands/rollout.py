@@ -121,8 +121,8 @@ def command(
     While a daemon with --max-staleness trains the policy and has more groups ready than it can train on in time, no
     further inputs are started.
 
-    Exit code 1: some runs are incomplete for such a reason, or nothing was captured. 130: interrupted; finished runs
-    are kept.
+    Exit code 1: some runs are incomplete for such a reason, or no call reached a policy that gives token ids. 130:
+    interrupted; finished runs are kept.
     """
     if file is not None:
         if ids or group or scenario or from_store or tools == "recorded":

@@ -86,7 +86,7 @@ class Report:
         trained = sum(one.trained_tokens for one in self.outcomes)
         if versions:
             lines.append(f"  {', '.join(versions)} answered: {trained} of {captured} sampled tokens can be trained on")
-        if counts["complete"] + counts["failed"] > 1:
+        if counts["complete"] + counts["failed"] > 1 and self._reached_a_policy:
             lines.append("Next: arttrace score --judge MODEL, and arttrace train.")
         return "\n".join(lines)
 
@@ -115,19 +115,23 @@ class Report:
         }
 
     def check(self, data: DataDir) -> None:
-        """Raises RolloutError when runs were lost, or no token of the others was captured."""
+        """Raises RolloutError when runs were lost, or no policy that gives token ids answered the others."""
         log = f"The runs' output is in {data.root / 'logs' / 'rollouts.log'}."
         if self.stopped is not None:
             raise self.stopped
         lost = [one for one in self.outcomes if one.kind == "lost"]
         if lost:
             raise RolloutError(f"{len(lost)} of {quantity(len(self.outcomes), 'run')} lost: {lost[0].reason}", log)
-        if not any(one.captured_tokens for one in self.outcomes):
+        if not self._reached_a_policy:
             raise RolloutError(
-                "no sampled token was captured: these runs cannot be trained on by GRPO",
+                "no sampled token can be trained on by GRPO: these runs have none with its token id",
                 "Their model calls did not reach a policy that gives token ids: see --policy and --route, and"
                 f" `arttrace show {short_id(self.outcomes[0].trajectory_id)}`. {log}",
             )
+
+    @property
+    def _reached_a_policy(self) -> bool:
+        return any(one.policy_versions or one.trained_tokens for one in self.outcomes)
 
 
 def report_of(

@@ -1,4 +1,5 @@
-"""Which recorded runs and tool calls a rollout finds, and how it goes on beside a run that is ended."""
+"""Which recorded runs and tool calls a rollout finds, how it goes on beside a run that is ended, and what it says of
+runs that asked no policy."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from gemini_server import answer_of, serve_gemini
 
 from arttrace.capture.context.recorded_tools import replay
 from arttrace.records import semconv
@@ -108,3 +110,28 @@ def test_no_run_begins_in_a_worker_that_is_being_ended(tmp_path: Path) -> None:
         ended, done = workers.run([late, next_one], admits=admits)
     assert ended.error == "it took longer than 1 s"
     assert (done.error, done.result) == (None, 0)
+
+
+_PAST_THE_POLICY = """
+from google import genai
+
+def answer(word, url):
+    with genai.Client(api_key="k", http_options={"base_url": url}) as client:
+        return client.models.generate_content(model="gemini-x", contents=word).text
+"""
+
+
+def test_runs_whose_calls_went_past_the_policy_are_said_to_be_of_no_use_to_it(tmp_path: Path) -> None:
+    """Their tokens are counted by what the provider says was used."""
+    (tmp_path / "agent.py").write_text(_PAST_THE_POLICY)
+    with serve_gemini() as google:
+        google.answers += [answer_of({"text": "yellow"})] * 2
+        (tmp_path / "inputs.jsonl").write_text(json.dumps({"word": "fig", "url": google.url}))
+        asked = ("--entry", f"{tmp_path}/agent.py:answer", "--input", f"{tmp_path}/inputs.jsonl")
+        policy = ("--dir", f"{tmp_path}/data", "--policy", "http://127.0.0.1:9/v1", "-n", "2", "--concurrency", "1")
+        done = CliRunner().invoke(command, [*policy, *asked])
+    assert done.stdout.startswith("2 runs in 1 group: 2 complete; ")
+    assert "Next:" not in done.stdout
+    assert isinstance(done.exception, RolloutError)
+    assert "no sampled token can be trained on by GRPO" in str(done.exception)
+    assert "did not reach a policy" in str(done.exception)
