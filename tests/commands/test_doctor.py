@@ -276,6 +276,7 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert code == 1
     assert found["program"]["found"] == "it ended with exit code 3"
     assert found["captured"]["state"] == "error"
+    assert "the openai, anthropic and google-genai clients" in found["captured"]["hint"]
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     _, found = _checked(root, program)
     assert found["program"]["found"].startswith("it ended with signal SIGILL: an illegal instruction")
