@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from messages_server import StandIn, stand_in
+from provider_server import StandIn, stand_in
 
 CALL = {"functionCall": {"name": "weather", "args": {"town": "Rome"}}, "thoughtSignature": "c2ln"}
 PARTS: list[dict[str, Any]] = [{"text": "I should look.", "thought": True}, {"text": "Let me look."}, CALL]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from provider_server import StandIn, stand_in
 
 CONTENT = [
     {"type": "thinking", "thinking": "I should look.", "signature": "sig"},
@@ -31,7 +31,7 @@ class MessagesServer:
     place of the usual.
     """
 
-    url: str
+    url: str = ""
     sent: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
@@ -91,44 +91,6 @@ def aws_frame(payload: bytes, **headers: str) -> bytes:
     return frame + binascii.crc32(frame).to_bytes(4)
 
 
-class StandIn(BaseHTTPRequestHandler):
-    """What stand-ins of this kind share: they keep what they are sent, and the connection."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or each answer waits 40 ms for an acknowledgement
-    state: Any
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def read_request(self) -> Any:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.state.sent.append((self.path, {name.lower(): value for name, value in self.headers.items()}, request))
-        return request
-
-    def send_json(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in (("content-type", "application/json"), ("content-length", len(data)), ("retry-after", "0")):
-            self.send_header(name, str(value))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def stream(self, parts: Iterator[bytes], content_type: str) -> None:
-        self.send_response(200)
-        self.send_header("content-type", content_type)
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        cut = self.state.cut.pop(0) if self.state.cut else None
-        for number, part in enumerate(parts):
-            if number == cut:
-                self.close_connection = True
-                return
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
-            self.wfile.flush()
-        self.wfile.write(b"0\r\n\r\n")
-
-
 class _Handler(StandIn):
     state: MessagesServer
 
@@ -162,20 +124,6 @@ class _Handler(StandIn):
             yield aws_frame(json.dumps(payload).encode(), **kinds)
 
 
-@contextmanager
-def stand_in(handler: type[StandIn], state: Any) -> Iterator[Any]:
-    """A running stand-in on a free port, for the length of a `with` block: `state`, whose `url` is set."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), {"state": state}))
-    server.daemon_threads = True
-    state.url = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def serve_messages() -> AbstractContextManager[MessagesServer]:
     """A running stand-in for Anthropic's server."""
-    return stand_in(_Handler, MessagesServer(""))
+    return stand_in(_Handler, MessagesServer())
