@@ -105,12 +105,14 @@ async def test_calls_at_the_same_time_are_answered_and_one_that_is_cancelled_is_
         slow = asyncio.create_task(session.call_tool("sql", ENDLESS))
         while await asyncio.to_thread(is_free, data):
             assert not slow.done(), slow.result()
+            await asyncio.sleep(0.05)  # in which the server can have it
         runs = await asyncio.gather(*(session.call_tool("list_runs", {}) for _ in range(3)))
         assert [[run["id"] for run in json.loads(one.content[0].text)] for one in runs] == [["one"]] * 3
         assert not is_free(data)
         slow.cancel()
         while not await asyncio.to_thread(is_free, data):
             assert not slow.done() or slow.cancelled()
+            await asyncio.sleep(0.05)
 
 
 def is_free(data: DataDir) -> bool:

@@ -101,7 +101,7 @@ def _come_out(flow: Flow) -> Flow:
     return flow
 
 
-def blocks_inside(outer: Position | None, flow: Flow) -> list[Position] | None:
+def _blocks_inside(outer: Position | None, flow: Flow) -> list[Position] | None:
     """The `with` blocks that `flow` is in inside the position `outer`, the innermost first; None where it is not in
     `outer` at all."""
     found: list[Position] = []
@@ -116,7 +116,7 @@ def blocks_inside(outer: Position | None, flow: Flow) -> list[Position] | None:
 
 def out_of_blocks(outer: Position, flow: Flow) -> Flow:
     """The caller's flow, which is `flow`, when it has left the blocks that it is in inside `outer`."""
-    for block in blocks_inside(outer, flow) or ():
+    for block in _blocks_inside(outer, flow) or ():
         block.leave(block.before)
     return _flow.get()
 
@@ -146,7 +146,7 @@ class LeftOpen(msgspec.Struct, frozen=True):
     def of(cls, inside: Flow, outer: Flow) -> LeftOpen | None:
         """What is open `inside` and was not in the flow `outer`; None where that is nothing. Of another flow, in which
         a coroutine is closed that nobody awaits any more, it is nothing."""
-        scopes = blocks_inside(outer.scope, inside)
+        scopes = _blocks_inside(outer.scope, inside)
         if scopes is None:
             return None
         muted = inside.muted if inside.muted is not outer.muted and inside.muted else None
