@@ -152,8 +152,15 @@ def shown_with_tools(message: Message, answered: Answered) -> bool:
     """Whether a message says nothing but what `answered` tools returned, which is shown with them."""
     results = [part for part in message.parts if isinstance(part, ToolResultPart)]
     return len(results) == len(message.parts) > 0 and all(
-        part.id in answered.ids if part.id else result_text(part) in answered.results for part in results
+        part.id in answered.ids if part.id else not answered.results.isdisjoint(_returned(part)) for part in results
     )
+
+
+def _returned(part: ToolResultPart) -> Iterator[str | None]:
+    """What a tool may have returned by a result without an id: Google's client puts what is no object into one."""
+    yield result_text(part)
+    if isinstance(part.response, dict) and part.response.keys() == {"result"}:
+        yield result_text(ToolResultPart(part.response["result"]))
 
 
 def unanswered(tool: ToolCall) -> str:

@@ -28,6 +28,7 @@ from arttrace.capture.calls import model_call, routing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
+from arttrace.views.timeline import Timeline, shown_with_tools
 
 Spans = Callable[[], list[SpanRow]]
 KEY = "AIza-secret-0123456789"
@@ -239,6 +240,8 @@ def test_a_decorated_function_is_the_tool_that_was_asked_for(server: GeminiServe
     (run,) = build_trajectories(spans())
     (tool,) = run.tool_calls
     assert (tool.name, tool.result, tool.inferred) == ("weather", "sun", False)
+    (result,) = [node.message for node in run.nodes if node.message.role == "tool"]
+    assert shown_with_tools(result, Timeline(run).below(run.agents[0]).answered)
 
 
 def test_embeddings(server: GeminiServer, spans: Spans) -> None:
