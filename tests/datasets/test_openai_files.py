@@ -22,7 +22,7 @@ from openai.types.chat import (
     ChatCompletionUserMessageParam,
 )
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from simulated_agent import Run, message, result
+from simulated_agent import JsonMessage, Run, message, result
 from stored_runs import store_runs, write_dataset
 from typing_extensions import TypedDict
 
@@ -87,7 +87,8 @@ def _whole(value: Any) -> Any:
 
 
 def runs_of_every_kind() -> list[Record]:
-    """A few-shot example with a better and a worse answer; two tools at once, text beside a call, an image."""
+    """A few-shot example with a better and a worse answer; two tools at once, text beside a call, an image; tools
+    called without ids, which answer with objects."""
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     shots = [message("user", "1+1"), message("assistant", "2"), message("user", "2+2")]
     records: list[Record] = []
@@ -104,6 +105,21 @@ def runs_of_every_kind() -> list[Record]:
     run.chat("m1", asked, call, at=10)
     later = [*asked, call, result("c1", "a cat"), result("c2", "a dog")]
     run.chat("m2", later, message("assistant", "A cat and a dog."), at=20)
+    records += run.end(at=50)
+    run = Run("gemini")
+    names = ("look", "smell")
+    parts = [{"type": "tool_call", "id": None, "name": name, "arguments": "{}"} for name in names]
+    asked = [message("user", "what is it?"), {"role": "assistant", "parts": parts}]
+    results: list[JsonMessage] = [
+        {
+            "role": "tool",
+            "name": name,
+            "parts": [{"type": "tool_call_response", "id": None, "response": {"result": name}}],
+        }
+        for name in reversed(names)
+    ]
+    run.chat("m1", asked[:1], asked[1], at=10)
+    run.chat("m2", [*asked, *results], message("assistant", "A cat."), at=20)
     return [*records, *run.end(at=50)]
 
 
@@ -115,7 +131,7 @@ def test_openais_types_take_every_row(tmp_path: Path, form: str) -> None:
         store.append(runs_of_every_kind())
     write_dataset(data, tmp_path / "rows.jsonl", form)
     rows = read(form, tmp_path / "rows.jsonl")
-    assert len(rows) == {"openai-sft": 15, "openai-dpo": 4}[form]
+    assert len(rows) == {"openai-sft": 16, "openai-dpo": 4}[form]
     text = json.dumps(rows)
     assert '"tools": [{"type": "function"' in text
     if form == "openai-sft":
@@ -123,6 +139,13 @@ def test_openais_types_take_every_row(tmp_path: Path, form: str) -> None:
         assert '"image_url": {"url"' in text
         assert '"role": "developer"' in text
         assert text.count('"tool_call_id": "c2"') == 1
+        (asked, *results) = next(row["messages"] for row in rows if '"smell"' in json.dumps(row))[1:-1]
+        assert [(call["function"]["name"], call["id"]) for call in asked["tool_calls"]] == [
+            ("look", "call_0"), ("smell", "call_1"),
+        ]  # fmt: skip
+        assert [(one["tool_call_id"], one["content"]) for one in results] == [
+            ("call_1", '{"result": "smell"}'), ("call_0", '{"result": "look"}'),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

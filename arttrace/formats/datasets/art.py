@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.datasets.chat import openai_form
 from arttrace.formats.datasets.forms import Row, Unsuitable
 from arttrace.records.call import Choice
 from arttrace.records.message import Message
@@ -20,6 +21,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import AgentCall, MessageNode, Trajectory
 from arttrace.records.values.finish_reasons import BROKEN, CUT_SHORT
 from arttrace.trajectories.conversations import Branch, branches, without_end
+from arttrace.trajectories.messages.tool_results import with_call_ids
 from arttrace.wire.messages import openai_message
 
 _SAID = "messages_and_choices"
@@ -73,17 +75,18 @@ def _history(branch: Branch, calls: dict[str, AgentCall], ends: tuple[set[str], 
         raise Unsuitable(branch.fault)
     cut, unended = ends
     said: list[Row] = []
-    for node, is_target in zip(branch.nodes, branch.is_target, strict=True):
+    messages = with_call_ids([node.message for node in branch.nodes])
+    for node, message, is_target in zip(branch.nodes, messages, branch.is_target, strict=True):
         if not is_target:
-            said.append(openai_message(node.message))
+            said.append(openai_form(message))
             continue
         choice = _sampled(node, calls)
         reason = choice.end if choice is not None else None
         if node.id in cut or reason in BROKEN or (node.id in unended and reason not in CUT_SHORT):
-            said.append(openai_message(node.message))
+            said.append(openai_form(message))
             lost[BROKEN_OFF] += 1
             continue
-        said.append(choice_row := _choice(node.message, choice, reason))
+        said.append(choice_row := _choice(message, choice, reason))
         if choice is not None and choice.token_ids is not None and choice_row["logprobs"] is None:
             lost[NO_TOKENS] += 1
     return {_SAID: said, "tools": list(branch.tools) or None}
@@ -107,8 +110,6 @@ def _choice(message: Message, choice: Choice | None, reason: str | None) -> Row:
         raise Unsuitable(NotTrained.NOT_TEXT)
     if reason not in _REASONS:
         reason = "length" if reason in CUT_SHORT else "tool_calls" if message.tool_calls else "stop"
-    for at, call in enumerate(message_row.get("tool_calls", ())):
-        call["id"] = call["id"] or f"call_{at}"
     return {"finish_reason": reason, "index": 0, "logprobs": _logprobs(choice), "message": message_row}
 
 

@@ -8,14 +8,16 @@ with `tools`); OpenAI's fine-tuning API (chat with `weight`, preferences); Share
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 import msgspec
 
 from arttrace.formats.datasets.forms import Form, Row, Unsuitable
-from arttrace.records.message import Message, OtherPart, ReasoningPart
+from arttrace.records.message import Message, OtherPart, ReasoningPart, ToolResultPart, joined_text
 from arttrace.records.sequence import NotTrained
 from arttrace.trajectories.conversations import ChatMessage, Conversation, chat_message, unsupported
+from arttrace.trajectories.messages.tool_results import with_call_ids
 from arttrace.wire.messages import openai_message
 
 
@@ -23,6 +25,7 @@ def rows(form: Form, conversation: Conversation, *, good: bool = True) -> Iterat
     """The rows of one conversation; `good` is the label of unpaired preference."""
     if (why := unsupported(conversation, text_only=form is not Form.OPENAI_SFT)) is not None:
         raise Unsuitable(why)
+    conversation = with_ids(conversation)
     match form:
         case Form.TRL_SFT:
             without_context_answers(form, conversation)
@@ -45,7 +48,7 @@ def pair_row(form: Form, better: Conversation, worse: Conversation) -> Row:
     for one in (better, worse):
         if (why := unsupported(one, text_only=form is not Form.OPENAI_DPO)) is not None:
             raise Unsuitable(why)
-    first, second = better.messages, worse.messages
+    first, second = with_call_ids(better.messages), with_call_ids(worse.messages)
     both = enumerate(zip(first, second, strict=False))
     shared = next((at for at, (one, other) in both if one != other), min(len(first), len(second)))
     if not shared:
@@ -71,6 +74,11 @@ def pair_row(form: Form, better: Conversation, worse: Conversation) -> Row:
         "preferred_output": [_openai_message(first[shared])],
         "non_preferred_output": [_openai_message(second[shared])],
     }
+
+
+def with_ids(conversation: Conversation) -> Conversation:
+    """The conversation with an id for each tool call."""
+    return replace(conversation, messages=with_call_ids(conversation.messages))
 
 
 def without_context_answers(form: Form, conversation: Conversation) -> None:
@@ -119,16 +127,25 @@ def _openai(messages: Sequence[Message], targets: Sequence[int] | None) -> list[
     return found
 
 
+def openai_form(message: Message) -> ChatMessage:
+    """The message in OpenAI's form, in which a tool's result is text."""
+    chat = openai_message(message)
+    match message.parts:
+        case (ToolResultPart(response),) if response is not None and joined_text(response) is None:
+            chat["content"] = chat_message(message)["content"]
+    return chat
+
+
 def _openai_message(message: Message) -> ChatMessage:
     if any(isinstance(part, ReasoningPart) for part in message.parts):
         raise Unsuitable("reasoning, which OpenAI's form does not hold")
     if any(isinstance(part, OtherPart) and not _is_image(part, message) for part in message.parts):
         raise Unsuitable("parts that are neither text nor an image of the user's")
-    chat = openai_message(message)
+    chat = openai_form(message)
+    if message.role == "tool":
+        chat.pop("name", None)  # the call that it answers has it
     if chat.get("content") is None and not chat.get("tool_calls"):
         raise Unsuitable("messages without content")
-    if any(not call["id"] for call in chat.get("tool_calls", ())):
-        raise Unsuitable("tool calls without an id")
     return chat
 
 

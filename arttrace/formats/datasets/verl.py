@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from arttrace.formats.datasets.chat import without_context_answers
+from arttrace.formats.datasets.chat import with_ids, without_context_answers
 from arttrace.formats.datasets.forms import Form, Row, Unsuitable
 from arttrace.records.message import Message
 from arttrace.records.sequence import NotTrained
@@ -31,7 +31,7 @@ def sft_row(conversation: Conversation, reward: float | None) -> Row:
         raise Unsuitable(why)
     without_context_answers(Form.VERL_SFT, conversation)
     return {
-        "messages": [_message(message) for message in conversation.messages],
+        "messages": [_message(message) for message in with_ids(conversation).messages],
         "tools": list(conversation.tools) or None,
         "extra_info": {
             "trajectory_id": conversation.trajectory_id,
@@ -78,7 +78,7 @@ def rl_row(key: str, runs: Sequence[Trajectory], rewards: Sequence[float]) -> Ro
 def _prompt(run: Trajectory) -> tuple[Conversation, Sequence[Message]] | None:
     """The root agent's first conversation, and its messages before the first answer, whole or cut off."""
     found = opening(run)
-    return None if found is None else (found, found.messages[: found.targets[0]])
+    return None if found is None else (found, with_ids(found).messages[: found.targets[0]])
 
 
 def _paired(one: Sequence[Message], other: Sequence[Message]) -> list[tuple[Message, Message]]:

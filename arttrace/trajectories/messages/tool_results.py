@@ -9,8 +9,10 @@ same word for word.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 import msgspec
+from msgspec.structs import replace
 
 from arttrace.records.call import Call
 from arttrace.records.message import Message, Part, ToolCallPart, ToolResultPart, joined_text
@@ -95,6 +97,36 @@ def _ids_of_results(messages: Iterable[Message]) -> Iterator[str]:
         if not results:
             return
         yield from (part.id for part in results if part.id)
+
+
+def with_call_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages, with an id for each tool call that was sampled without one, as Gemini's are, and for its result:
+    readers of other people's forms tie the one to the other by it."""
+    if all(call.id for message in messages for call in message.tool_calls):
+        return tuple(messages)
+    taken = {call.id for message in messages for call in message.tool_calls}
+    unused = (id for number in count() if (id := f"call_{number}") not in taken)
+    found: list[Message] = []
+    asked, ids = Asked(0), list[str]()
+    for at, message in enumerate(messages, 1):
+        if calls := message.tool_calls:
+            asked, ids = Asked(0, calls), [call.id or next(unused) for call in calls]
+            left = iter(ids)
+            parts = [replace(part, id=next(left)) if isinstance(part, ToolCallPart) else part for part in message.parts]
+            found.append(replace(message, parts=tuple(parts)))
+        elif any(isinstance(part, ToolResultPart) for part in message.parts):
+            parts = [_tied(part, asked, ids, messages[at:], message.name) for part in message.parts]
+            found.append(replace(message, parts=tuple(parts)))
+        else:
+            found.append(message)
+    return tuple(found)
+
+
+def _tied(part: Part, asked: Asked, ids: Sequence[str], following: Sequence[Message], tool: str | None) -> Part:
+    if not isinstance(part, ToolResultPart):
+        return part
+    place = asked.place(part.id, following, tool)
+    return replace(part, id=ids[place]) if not part.id and place < len(ids) else part
 
 
 _Place = tuple[int, int]

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.datasets.chat import openai_form
 from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import plain_or_text
+from arttrace.trajectories.messages.tool_results import with_call_ids
 from arttrace.views.web.models.transcript import TranscriptEntry
-from arttrace.wire.messages import openai_message
 
 
 def as_json(value: Any) -> str:
@@ -53,7 +54,7 @@ def fenced(text: str) -> str:
 def as_curl(call: Call) -> str:
     """The call as a command: the same messages and tools, to whatever server $OPENAI_BASE_URL names."""
     body: dict[str, Any] = {"model": call.request_model or call.response_model}
-    body["messages"] = [openai_message(message) for message in call.messages]
+    body["messages"] = [openai_form(message) for message in with_call_ids(call.messages)]
     if call.tools:
         body["tools"] = list(call.tools)
     if call.temperature is not None:
