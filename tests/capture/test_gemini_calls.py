@@ -376,7 +376,7 @@ def test_plain_http_clients_are_captured_where_that_is_switched_on(
     """A stream without `alt=sse` is a JSON array."""
     arttrace.init(project="test", dir=tmp_path / "data", capture_http=True)
     library, ask = CLIENTS[way]
-    key, body = f"{way}-key-0123456789", json.dumps({"contents": HISTORY}).encode()
+    key, body = f"{way.replace(', ', '-')}-key-0123456789", json.dumps({"contents": HISTORY}).encode()
     address = f"{server.url}/v1beta/models/gemini-x"
     echo = {"text": f"Your key is {key}."}
     server.answers += [answer_of(echo), answer_of(*PARTS)]
