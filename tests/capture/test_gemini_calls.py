@@ -22,6 +22,7 @@ from google.oauth2.credentials import Credentials
 from http_site import CLIENTS
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from outcomes import outcome
+from pydantic import BaseModel, TypeAdapter
 
 import arttrace
 from arttrace.capture.calls import model_call, routing
@@ -439,3 +440,25 @@ def test_what_a_route_does_not_reach_is_said_once(
     assert "OpenAI-compatible address" in shown
     for found in spans()[:-1]:
         assert_recorded(found)
+
+
+class _Declared(BaseModel, from_attributes=True):
+    description: str | None = None
+
+
+def test_a_decorated_function_is_one_to_pydantic() -> None:
+    """As in google-genai 1, whose lists of tools take functions, and objects with the fields of a declared tool."""
+
+    class Weather:
+        @arttrace.tool
+        def of(self, town: str) -> str:
+            return "sun"
+
+    @arttrace.tool
+    def weather(town: str) -> str:
+        return "sun"
+
+    taken = TypeAdapter[Any](_Declared | Callable[..., Any])
+    for function in (weather, Weather().of):
+        assert taken.validate_python(function) is function
+        assert function.__module__ == __name__

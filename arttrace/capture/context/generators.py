@@ -41,6 +41,8 @@ class Current(Protocol):
 class InstrumentedMethod(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
     """A decorated method, taken from its object or class."""
 
+    __module__ = "builtins"
+
     def __new__(cls, *made_of: Any) -> Any:
         if len(made_of) == 2:  # by `weakref.WeakMethod`, of what the method's `__func__` and `__self__` were
             function, owner = made_of
@@ -72,6 +74,9 @@ class Instrumented(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """The transparent proxy that a decorated function is. It is copied and pickled as the function is: by its name, or,
     where a pickler takes functions along by what they consist of, together with `again`, which decorates it there."""
 
+    # As functions are: of other objects pydantic reads the fields of a model that may stand there too, by which
+    # google-genai 1 sent a tool without a name.
+    __module__ = "builtins"
     __bound_function_wrapper__ = InstrumentedMethod
 
     def __init__(self, wrapped: Any, wrapper: Any, kind: str, again: Callable[[Any], Any]) -> None:
