@@ -170,7 +170,8 @@ def test_what_os_starts_gets_the_same(way: str, tmp_path: Path, spans: Spans, ca
     assert carried is not None
     assert carried.trajectory_id == root.id
     assert (inside, len(status)) == (outside, 2), "each time it ended alike"
-    assert capfd.readouterr().err == ""
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if "gRPC, skipping fork() handlers" not in line] == []  # of a test before, in here
 
 
 def test_an_environment_of_bytes_has_the_variable_once(
