@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gemini_server import answer_of, serve_gemini
 from scripted_server import Asked, Reply, serve_script
 from spool import finished_spans
 
+from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories
@@ -57,26 +58,32 @@ def test_a_framework_as_the_table_has_it(name: str, tmp_path: Path) -> None:
     assert "42" in tried.printed
 
 
+def run_twice(
+    framework: Any, program: str, tmp_path: Path, settings: Mapping[str, str]
+) -> tuple[list[Any], Trajectory]:
+    """What a program returned bare and as a trajectory (twice.py) in its framework's environment, and that run."""
+    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
+    python = environments.environment(framework, folder)
+    ours = {"PYTHONPATH": str(HERE.parents[1]), "ARTTRACE_DIR": str(tmp_path / "d"), "ARTTRACE_RAISE": "1"}
+    command = [str(python), str(HERE / "twice.py"), program]
+    done = subprocess.run(command, env={**os.environ, **ours, **settings}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-6000:]
+    (run,) = build_trajectories(finished_spans(tmp_path / "d"))
+    returned: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return returned, run
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("exported", ["", "SPAN_ONLY"], ids=["no content", "content on spans"])
 @pytest.mark.parametrize("schema", ["1", "2"])
 def test_google_adk_tells_its_own_calls(schema: str, exported: str, tmp_path: Path) -> None:
     """Behind a client without a hook, whatever ADK was asked to export."""
-    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
-    python = environments.environment(environments.FRAMEWORKS["google_adk"], folder)
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parents[1]),
-        "ARTTRACE_DIR": str(tmp_path / "d"),
-        "ARTTRACE_RAISE": "1",
+    settings = {
         "ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN": schema,
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": exported,
     }
-    command = [str(python), str(HERE / "twice.py"), "gemini_google_adk"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == ["It is 42."] * 2
-    (run,) = build_trajectories(finished_spans(tmp_path / "d"))
+    returned, run = run_twice(environments.FRAMEWORKS["google_adk"], "gemini_google_adk", tmp_path, settings)
+    assert returned == ["It is 42."] * 2
     names = {agent.id: agent.name for agent in run.agents}
     assert sorted(names[placed.agent_id] for placed in run.calls) == ["boss", "boss", "helper", "helper"]
     assert run.incomplete == ""
@@ -100,24 +107,15 @@ def desk_answers() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("schema", ["1", "2"])
 def test_the_calls_of_google_adk_by_googles_client_are_recorded_once(schema: str, tmp_path: Path) -> None:
     """ADK makes spans of them too, and gives tool calls ids that it does not send."""
-    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
-    python = environments.environment(environments.FRAMEWORKS["google_adk"], folder)
     with serve_gemini() as server:
         server.answers += [*desk_answers(), *desk_answers()]
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(HERE.parents[1]),
-            "ARTTRACE_DIR": str(tmp_path / "d"),
-            "ARTTRACE_RAISE": "1",
+        settings = {
             "ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN": schema,
             "GEMINI_URL": server.url,
             "GOOGLE_API_KEY": "AIza-secret-0123456789",
         }
-        command = [str(python), str(HERE / "twice.py"), "google_genai_google_adk"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == ["It is 42."] * 2
-    (run,) = build_trajectories(finished_spans(tmp_path / "d"))
+        returned, run = run_twice(environments.FRAMEWORKS["google_adk"], "google_genai_google_adk", tmp_path, settings)
+    assert returned == ["It is 42."] * 2
     names = {agent.id: agent.name for agent in run.agents}
     assert sorted(names[placed.agent_id] for placed in run.calls) == ["boss", "boss", "helper", "helper"]
     assert (run.incomplete, run.unread) == ("", {})
@@ -175,25 +173,17 @@ def reacting(asked: Asked) -> Reply:
 
 @pytest.mark.full
 def test_the_tools_of_dspy_s_react_are_recorded(tmp_path: Path) -> None:
-    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
-    python = environments.environment(environments.Framework("DSPy", ("dspy",), "dspy"), folder)
     with serve_script(reacting) as server:
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(HERE.parents[1]),
+        settings = {
             "HOME": str(tmp_path),
             "OPENAI_API_KEY": "sk-test-0123456789",
             "OPENAI_API_BASE": server.url,
             "OPENAI_BASE_URL": server.url,
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "ARTTRACE_DIR": str(tmp_path / "d"),
-            "ARTTRACE_RAISE": "1",
         }
-        command = [str(python), str(HERE / "twice.py"), "react_dspy"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [["It is 42.", "It is 42."]] * 2
-    (run,) = build_trajectories(finished_spans(tmp_path / "d"))
+        dspy = environments.Framework("DSPy", ("dspy",), "dspy")
+        returned, run = run_twice(dspy, "react_dspy", tmp_path, settings)
+    assert returned == [["It is 42.", "It is 42."]] * 2
     assert (run.incomplete, len(run.calls)) == ("", 8)
     ran = [(tool.name, tool.arguments, tool.result, tool.error, tool.inferred) for tool in run.tool_calls]
     assert ran == 2 * [
