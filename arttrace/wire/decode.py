@@ -7,14 +7,14 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from arttrace.records import semconv
-from arttrace.wire.apis.anthropic_messages import decode_messages
-from arttrace.wire.apis.chat import decode_chat
-from arttrace.wire.apis.completions import decode_completion
-from arttrace.wire.apis.embeddings import decode_embeddings
+from arttrace.wire.apis.anthropic.messages import decode_messages
 from arttrace.wire.apis.gemini import paths as gemini
 from arttrace.wire.apis.gemini.embed_content import decode_embed_content
 from arttrace.wire.apis.gemini.generate_content import decode_generate_content
-from arttrace.wire.apis.responses import decode_response
+from arttrace.wire.apis.openai.chat import decode_chat
+from arttrace.wire.apis.openai.completions import decode_completion
+from arttrace.wire.apis.openai.embeddings import decode_embeddings
+from arttrace.wire.apis.openai.responses import decode_response
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.span_attributes import Decoded
 

@@ -15,7 +15,7 @@ from messages_server import MessagesServer, serve_messages
 from outcomes import plain
 
 import arttrace
-from arttrace.capture.patches import model_clients
+from arttrace.capture.patches.model_clients import stainless
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
@@ -72,7 +72,7 @@ def test_a_refused_answer_and_the_one_of_the_model_that_is_asked_then_are_two_ca
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(model_clients, "_said", set())
+    monkeypatch.setattr(stainless, "_said", set())
     with arttrace.no_capture():
         bare = ask(server, stream, asynchronous)
     with arttrace.trajectory(name="root"), caplog.at_level(logging.WARNING, "arttrace"):

@@ -17,8 +17,8 @@ from chat_server import ChatServer
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 import arttrace
-from arttrace.capture.patches import model_clients as openai_hook
 from arttrace.capture.patches import registry as patches
+from arttrace.capture.patches.model_clients import stainless as openai_hook
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 

@@ -11,9 +11,10 @@ import pytest
 
 import arttrace
 from arttrace.capture.base import guard
-from arttrace.capture.patches import model_clients, registry
+from arttrace.capture.patches import registry
 from arttrace.capture.patches.frameworks import agno, openai_agents, pydantic_ai
 from arttrace.capture.patches.frameworks.langchain import steps as langchain_steps
+from arttrace.capture.patches.model_clients import not_recorded
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ async def test_more_arguments_reach_the_library() -> None:
     agents = type("Agent", (Newer,), {})
     pydantic_ai.install(SimpleNamespace(Agent=agents, InstrumentationSettings=None))  # type: ignore[arg-type]
     sessions = type("URLLib3Session", (Newer,), {})
-    model_clients.install_botocore(SimpleNamespace(URLLib3Session=sessions))  # type: ignore[arg-type]
+    not_recorded.install_botocore(SimpleNamespace(URLLib3Session=sessions))  # type: ignore[arg-type]
     with arttrace.trajectory(name="run"):
         assert tools().execute(1, more=2) == ((1,), {"more": 2})
         assert await tools().aexecute(1, more=2) == ((1,), {"more": 2})

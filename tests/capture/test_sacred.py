@@ -40,7 +40,7 @@ from arttrace.capture.context.flow import EMPTY_FLOW, current_flow, set_flow
 from arttrace.capture.export import lifecycle
 from arttrace.capture.patches import hooks
 from arttrace.capture.patches import httpx as http_hook
-from arttrace.capture.patches import model_clients as openai_hook
+from arttrace.capture.patches.model_clients import stainless as openai_hook
 from arttrace.wire.content import MaskFailed
 
 FLUSH_S = 3.0
@@ -231,7 +231,8 @@ SHELLS = {
     "is_coroutine AlreadyOpen.__init__ AlreadyOpen.__call__ AlreadyOpen.__del__ Unawaited.__init__ Unawaited.begin "
     "Unawaited.__del__ drive_coroutine _driven drive_generator drive_async_generator _Yielded.__init__ _Yielded.add "
     "_Yielded.result",
-    "patches.model_clients": "_begin _made _awaited",
+    "patches.model_clients.stainless": "_begin",
+    "patches.model_clients.made": "made awaited",
     "patches.outgoing_headers": "_context_for _with_headers",
     "patches.httpx": "begin_plain_call _call_of _send_out _answered not_answered raised returned "
     "Tap.__del__ Tap._take Tap._ended Tap._broken",

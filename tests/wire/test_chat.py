@@ -18,8 +18,8 @@ from arttrace.records import semconv
 from arttrace.records.values.tokens import decode_logprobs, decode_token_ids
 from arttrace.wire import Decoded, Exchange
 from arttrace.wire import decode as wire_decode
-from arttrace.wire.apis.anthropic_messages import decode_messages
-from arttrace.wire.apis.chat import decode_chat
+from arttrace.wire.apis.anthropic.messages import decode_messages
+from arttrace.wire.apis.openai.chat import decode_chat
 from arttrace.wire.compression import decompress
 from arttrace.wire.sse import event_data
 

@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arttrace.wire.apis.completion_json import chunk_of, read_chunk, read_chunks
-from arttrace.wire.apis.completion_response import read_completion, read_stream
+from arttrace.wire.apis.openai.completion_json import chunk_of, read_chunk, read_chunks
+from arttrace.wire.apis.openai.completion_response import read_completion, read_stream
 from arttrace.wire.sse import event_data
 
 leaf = st.none() | st.booleans() | st.integers(-5, 2**33) | st.floats(allow_nan=False) | st.text(max_size=3)

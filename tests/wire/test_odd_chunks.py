@@ -13,8 +13,8 @@ from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.decoding.call import decode_call
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.wire import Decoded, Exchange
-from arttrace.wire.apis.anthropic_messages import decode_messages
-from arttrace.wire.apis.chat import decode_chat
+from arttrace.wire.apis.anthropic.messages import decode_messages
+from arttrace.wire.apis.openai.chat import decode_chat
 
 
 def streamed(*chunks: dict[str, Any], done: bool = True) -> Decoded:

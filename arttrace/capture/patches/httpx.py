@@ -56,7 +56,7 @@ def begin_plain_call(
         if api_of(path) is None:
             note_passed(host, path, summary.BY_NONE)
             return None
-        hook = sys.modules.get("arttrace.capture.patches.model_clients")
+        hook = sys.modules.get("arttrace.capture.patches.model_clients.stainless")
         client = None if hook is None or request is None else hook.client_of(request)
         call = begin_call(http_client, path=path, provider=provider_of(path, host), plain=client is None)
         if call is None:
@@ -108,7 +108,7 @@ def is_sent_by_any(call: ModelCall, path: str) -> bool:
 
 def _is_handed_on(call: ModelCall, request: Any) -> bool:
     """Whether a request of the call's own client is sent by another one: it has a `send` that lets that one do it."""
-    hook = sys.modules.get("arttrace.capture.patches.model_clients")
+    hook = sys.modules.get("arttrace.capture.patches.model_clients.stainless")
     return hook is not None and not call.awaits_answer and hook.client_of(request) is not None
 
 

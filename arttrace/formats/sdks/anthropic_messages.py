@@ -1,6 +1,6 @@
 """Messages of Anthropic's API, wherever another format holds them, in OpenAI's form. Pure.
 
-`wire.apis.anthropic_chat` reads the blocks, as it does for capture and for `arttrace serve`. Here is what a file needs
+`wire.apis.anthropic.chat` reads the blocks, as it does for capture and for `arttrace serve`. Here is what a file needs
 beside: messages of the other APIs between, results that are errors, and what cannot be read, by name.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from arttrace.formats.left_out import LeftOutItem
-from arttrace.wire.apis.anthropic_chat import blocks_of, chat_messages, holds_blocks
+from arttrace.wire.apis.anthropic.chat import blocks_of, chat_messages, holds_blocks
 
 FAILED = "is_error"
 """Set in the message of a tool's result that is an error: OpenAI's form has no place for it."""

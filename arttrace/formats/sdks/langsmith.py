@@ -18,7 +18,7 @@ from arttrace.records.message import joined_text
 from arttrace.records.span import Attributes
 from arttrace.records.values.finish_reasons import finish_reason, stated_reason
 from arttrace.records.values.lenient_json import read_json
-from arttrace.wire.apis.anthropic_messages import counts as openais_counts
+from arttrace.wire.apis.anthropic.messages import counts as openais_counts
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "langsmith.span.kind"

@@ -18,7 +18,7 @@ from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.trajectories.decoding.messages import chat_tool
-from arttrace.wire.apis.anthropic_chat import chat_tools
+from arttrace.wire.apis.anthropic.chat import chat_tools
 from arttrace.wire.messages import parse_message
 
 _encoder = msgspec.json.Encoder()

@@ -26,9 +26,9 @@ from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
-from arttrace.wire.apis.anthropic_chat import holds_blocks
-from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
-from arttrace.wire.apis.responses import messages_kept, status_reason
+from arttrace.wire.apis.anthropic.chat import holds_blocks
+from arttrace.wire.apis.openai.response_items import parse_input, parse_instructions, parse_output
+from arttrace.wire.apis.openai.responses import messages_kept, status_reason
 from arttrace.wire.messages import OutputMessage
 
 KIND = "openinference.span.kind"

@@ -21,7 +21,7 @@ from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.trajectories.decoding.attribute_values import from_json
-from arttrace.wire.apis.anthropic_messages import TOKENS_FIELD
+from arttrace.wire.apis.anthropic.messages import TOKENS_FIELD
 
 KIND = "art trajectories"
 _APIS = {"chat_completions": CHAT, "completions": "/completions", "responses": RESPONSES, "messages": ANTHROPIC}

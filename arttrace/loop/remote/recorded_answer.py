@@ -18,11 +18,11 @@ from arttrace.loop.trajectory import History, Trajectory
 from arttrace.records.message import Message
 from arttrace.records.values.lenient_json import json_objects
 from arttrace.wire import Api, api_of
-from arttrace.wire.apis.completion_response import ChoiceAnswer, read_completion, read_stream
-from arttrace.wire.apis.completions import prompt_messages
-from arttrace.wire.apis.response_events import read_events
-from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
-from arttrace.wire.apis.responses import status_reason
+from arttrace.wire.apis.openai.completion_response import ChoiceAnswer, read_completion, read_stream
+from arttrace.wire.apis.openai.completions import prompt_messages
+from arttrace.wire.apis.openai.response_events import read_events
+from arttrace.wire.apis.openai.response_items import parse_input, parse_instructions, parse_output
+from arttrace.wire.apis.openai.responses import status_reason
 from arttrace.wire.compression import decompress
 from arttrace.wire.messages import openai_message
 from arttrace.wire.span_attributes import json_or_none

@@ -1,1 +1,1 @@
-"""One module per API of a model server: its requests and responses as the attributes of a span."""
+"""One folder per provider whose API is read: its requests and responses as the attributes of a span."""

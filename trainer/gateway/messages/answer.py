@@ -13,8 +13,8 @@ import msgspec
 
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.wire.apis.anthropic_messages import TOKENS_FIELD
-from arttrace.wire.apis.completion_response import integers
+from arttrace.wire.apis.anthropic.messages import TOKENS_FIELD
+from arttrace.wire.apis.openai.completion_response import integers
 
 _ERRORS = {
     400: "invalid_request_error",

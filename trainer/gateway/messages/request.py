@@ -12,7 +12,7 @@ import msgspec
 
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.wire.apis.anthropic_chat import blocks_of, chat_messages, chat_tools
+from arttrace.wire.apis.anthropic.chat import blocks_of, chat_messages, chat_tools
 from trainer.gateway.errors import Refusal
 
 _SERVED = frozenset({"text", "image", "document", "search_result", "thinking", "tool_use", "tool_result"})

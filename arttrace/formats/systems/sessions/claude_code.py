@@ -24,7 +24,7 @@ from arttrace.records.record import Record
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import time_ns
-from arttrace.wire.apis.anthropic_messages import counts
+from arttrace.wire.apis.anthropic.messages import counts
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "claude code sessions"

@@ -17,9 +17,9 @@ from arttrace.records.message import OtherPart, Part, ToolCallPart
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import bounded_integer, json_objects, well_formed
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.wire.apis.completion_response import numbers
 from arttrace.wire.apis.gemini.contents import parts_of
 from arttrace.wire.apis.gemini.members import member, object_in
+from arttrace.wire.apis.openai.completion_response import numbers
 from arttrace.wire.messages import OutputMessage
 from arttrace.wire.span_attributes import error_of, json_or_none
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arttrace.records.values.lenient_json import json_object, json_objects
-from arttrace.wire.apis.completion_response import logprobs_of
+from arttrace.wire.apis.openai.completion_response import logprobs_of
 from arttrace.wire.span_attributes import error_of, json_or_none
 
 _LAST = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")

@@ -13,9 +13,9 @@ from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
-from arttrace.wire.apis.completion_response import integers, numbers
-from arttrace.wire.apis.response_events import output_logprobs, read_events
-from arttrace.wire.apis.response_items import parse_input, parse_instructions, parse_output
+from arttrace.wire.apis.openai.completion_response import integers, numbers
+from arttrace.wire.apis.openai.response_events import output_logprobs, read_events
+from arttrace.wire.apis.openai.response_items import parse_input, parse_instructions, parse_output
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none

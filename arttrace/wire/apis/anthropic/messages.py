@@ -23,9 +23,9 @@ from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
-from arttrace.wire.apis.anthropic_chat import chat_messages, chat_tools
-from arttrace.wire.apis.completion_response import ChoiceAnswer, Completion, integers, numbers
-from arttrace.wire.apis.hidden_cuts import name_cuts
+from arttrace.wire.apis.anthropic.chat import chat_messages, chat_tools
+from arttrace.wire.apis.openai.completion_response import ChoiceAnswer, Completion, integers, numbers
+from arttrace.wire.apis.openai.hidden_cuts import name_cuts
 from arttrace.wire.aws_event_stream import event_payloads
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage, parse_message, parse_messages

@@ -10,8 +10,8 @@ from typing import Any
 
 from arttrace.records import semconv
 from arttrace.records.message import Message, OtherPart, Part, TextPart
-from arttrace.wire.apis.chat import put_answer, read_answer
-from arttrace.wire.apis.completion_response import Completion, integers
+from arttrace.wire.apis.openai.chat import put_answer, read_answer
+from arttrace.wire.apis.openai.completion_response import Completion, integers
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.span_attributes import Decoded, SpanDraft
 

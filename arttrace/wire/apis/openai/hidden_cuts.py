@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from arttrace.records import semconv
-from arttrace.wire.apis.completion_response import ChoiceAnswer, Completion
+from arttrace.wire.apis.openai.completion_response import ChoiceAnswer, Completion
 
 
 def name_cuts(completion: Completion, headers: Mapping[str, str], bound: Any) -> None:

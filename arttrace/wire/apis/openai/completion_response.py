@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET
 
 from arttrace.records.values.lenient_json import json_object, json_objects
-from arttrace.wire.apis.completion_json import (
+from arttrace.wire.apis.openai.completion_json import (
     ChunkChoice,
     CompletionChunk,
     Delta,

@@ -7,8 +7,8 @@ from typing import Any
 from arttrace.records import semconv
 from arttrace.records.values.lenient_json import json_objects
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
-from arttrace.wire.apis.completion_response import Completion, read_completion, read_stream
-from arttrace.wire.apis.hidden_cuts import name_cuts
+from arttrace.wire.apis.openai.completion_response import Completion, read_completion, read_stream
+from arttrace.wire.apis.openai.hidden_cuts import name_cuts
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage, parse_message, parse_messages
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft

@@ -1,10 +1,8 @@
-"""Hooks the place that every call of openai's, anthropic's and Google's clients goes through, sync and async.
+"""Hooks `request`, the place that every call of openai's and anthropic's clients goes through, sync and async.
 
-That is `request` of the first two, which are made by Stainless's generator, so that one hook fits both, and `_request`
-of google-genai's. Recorded are chat completions, responses, legacy completions, embeddings, messages and generated
-contents, however they were asked for (create, parse, stream, raw, chats), at Bedrock and Vertex AI too. Other endpoints
-(files, audio, counting tokens, ...) pass untouched and unrecorded. What boto3 and WebSockets send to models, and Claude
-Code, is counted, so that it can be reported as not captured.
+Both are made by Stainless's generator, so that one hook fits both. Recorded are chat completions, responses, legacy
+completions, embeddings and messages, however they were asked for (create, parse, stream, raw), at Bedrock and Vertex AI
+too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded.
 """
 
 from __future__ import annotations
@@ -15,18 +13,15 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from arttrace.capture.base.guard import Guard, logger
 from arttrace.capture.calls.model_call import ModelCall, UnrecordedCall, begin_call, is_suppressed
-from arttrace.capture.export import summary
-from arttrace.capture.patches.httpx import current_call, note_passed
+from arttrace.capture.patches.httpx import current_call
+from arttrace.capture.patches.model_clients.made import awaited, made
 from arttrace.capture.patches.registry import is_patched, patch
-from arttrace.wire import api_of, provider_of
+from arttrace.wire import api_of
 
 _beginning = Guard("beginning a model call")
-_ending = Guard("ending a model call")
-_counting = Guard("counting what is not captured")
 _said: set[str] = set()
 
 
@@ -48,58 +43,6 @@ def install(module: ModuleType) -> None:
         for client in _overriding(base):
             if _calls_past_us(client.request, base):
                 patch(client, "request", partial(hook, above=True))
-
-
-def install_botocore(module: ModuleType) -> None:
-    """Hook `botocore.httpsession.URLLib3Session.send`, by which boto3 sends."""
-    patch(module.URLLib3Session, "send", _botocore_send)
-
-
-def _botocore_send(send: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(send)
-    def hooked(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        with _counting:
-            if request.method == "POST":
-                url = urlsplit(request.url)
-                note_passed(url.hostname, unquote(url.path), summary.BY_NO_HOOK)
-        return send(self, request, *args, **kwargs)
-
-    return hooked
-
-
-def install_websockets(module: ModuleType) -> None:
-    """Hook `connect` of `websockets.sync.client` or `websockets.asyncio.client`, by which realtime and responses go."""
-    if isinstance(module.connect, type):
-        patch(module.connect, "__init__", _connect)
-    else:
-        patch(module, "connect", _connect)
-
-
-def _connect(connect: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(connect)
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        with _counting:
-            uri = kwargs.get("uri") or next((each for each in args if isinstance(each, str)), "")
-            url = urlsplit(uri)
-            note_passed(url.hostname, url.path, summary.BY_A_SOCKET)
-        return connect(*args, **kwargs)
-
-    return hooked
-
-
-def install_claude_code(module: ModuleType) -> None:
-    """Hook `SubprocessCLITransport.connect`, by which the Claude Agent SDK starts Claude Code."""
-    patch(module.SubprocessCLITransport, "connect", _start_claude_code)
-
-
-def _start_claude_code(connect: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(connect)
-    async def hooked(*args: Any, **kwargs: Any) -> Any:
-        with _counting:
-            note_passed("Claude Code", "", summary.BY_A_PROGRAM)
-        return await connect(*args, **kwargs)
-
-    return hooked
 
 
 def _overriding(base: type[Any]) -> Iterator[type[Any]]:
@@ -215,7 +158,11 @@ def _sync_request(request: Callable[..., Any], above: bool = False) -> Callable[
         call = _begin(self, options, above)
         if call is None:
             return request(self, cast_to, options, *args, **kwargs)
-        return _made(call, above, request, self, cast_to, options, *args, **kwargs)
+        try:
+            return made(call, request, self, cast_to, options, *args, **kwargs)
+        finally:
+            if above:
+                _above.set(None)
 
     return hooked
 
@@ -226,88 +173,10 @@ def _async_request(request: Callable[..., Any], above: bool = False) -> Callable
         call = _begin(self, options, above)
         if call is None:
             return await request(self, cast_to, options, *args, **kwargs)
-        return await _awaited(call, above, request, self, cast_to, options, *args, **kwargs)
+        try:
+            return await awaited(call, request, self, cast_to, options, *args, **kwargs)
+        finally:
+            if above:
+                _above.set(None)
 
     return hooked
-
-
-def install_google(module: ModuleType) -> None:
-    """Hook `google.genai._api_client`: what its client sends, again where it tries again, whole and streamed."""
-    patch(module.BaseApiClient, "_request", _google_request)
-    patch(module.BaseApiClient, "_async_request", _google_async_request)
-
-
-def _google_request(request: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(request)
-    def hooked(self: Any, http_request: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _begin_google(http_request)
-        if call is None:
-            return request(self, http_request, *args, **kwargs)
-        return _made(call, False, request, self, http_request, *args, **kwargs)
-
-    return hooked
-
-
-def _google_async_request(request: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(request)
-    async def hooked(self: Any, http_request: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _begin_google(http_request)
-        if call is None:
-            return await request(self, http_request, *args, **kwargs)
-        return await _awaited(call, False, request, self, http_request, *args, **kwargs)
-
-    return hooked
-
-
-def _begin_google(http_request: Any) -> ModelCall | UnrecordedCall | None:
-    """Its client sends by httpx, httpx2, requests or aiohttp, whichever there is: none of them is named."""
-    with _beginning:
-        url = urlsplit(http_request.url)
-        path = unquote(url.path)
-        if http_request.method.lower() == "post" and api_of(path) is not None:
-            return begin_call(None, path=path, provider=provider_of(path, url.hostname))
-    return None
-
-
-def _made(call: ModelCall | UnrecordedCall, above: bool, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What the client's own `request` gives, while the call is the one whose requests are sent."""
-    before = current_call.get()
-    current_call.set(call)
-    try:
-        result = request(*args, **kwargs)
-    except BaseException as error:
-        with _ending:
-            call.raised(error)
-        raise
-    finally:
-        current_call.set(before)
-        if above:
-            _above.set(None)
-    try:
-        call.returned()
-    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
-        _ending.caught(error)
-    return result
-
-
-async def _awaited(
-    call: ModelCall | UnrecordedCall, above: bool, request: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
-    """The same of an asynchronous client."""
-    before = current_call.get()
-    current_call.set(call)
-    try:
-        result = await request(*args, **kwargs)
-    except BaseException as error:
-        with _ending:
-            call.raised(error)
-        raise
-    finally:
-        current_call.set(before)
-        if above:
-            _above.set(None)
-    try:
-        call.returned()
-    except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
-        _ending.caught(error)
-    return result

@@ -1,0 +1,69 @@
+"""Counts calls of models by ways that have no hook, so that the program's end can say that they were not captured:
+boto3, WebSockets, Claude Code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from arttrace.capture.base.guard import Guard
+from arttrace.capture.export import summary
+from arttrace.capture.patches.httpx import note_passed
+from arttrace.capture.patches.registry import patch
+
+_counting = Guard("counting what is not captured")
+
+
+def install_botocore(module: ModuleType) -> None:
+    """Hook `botocore.httpsession.URLLib3Session.send`, by which boto3 sends."""
+    patch(module.URLLib3Session, "send", _botocore_send)
+
+
+def _botocore_send(send: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(send)
+    def hooked(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        with _counting:
+            if request.method == "POST":
+                url = urlsplit(request.url)
+                note_passed(url.hostname, unquote(url.path), summary.BY_NO_HOOK)
+        return send(self, request, *args, **kwargs)
+
+    return hooked
+
+
+def install_websockets(module: ModuleType) -> None:
+    """Hook `connect` of `websockets.sync.client` or `websockets.asyncio.client`, by which realtime and responses go."""
+    if isinstance(module.connect, type):
+        patch(module.connect, "__init__", _connect)
+    else:
+        patch(module, "connect", _connect)
+
+
+def _connect(connect: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(connect)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        with _counting:
+            uri = kwargs.get("uri") or next((each for each in args if isinstance(each, str)), "")
+            url = urlsplit(uri)
+            note_passed(url.hostname, url.path, summary.BY_A_SOCKET)
+        return connect(*args, **kwargs)
+
+    return hooked
+
+
+def install_claude_code(module: ModuleType) -> None:
+    """Hook `SubprocessCLITransport.connect`, by which the Claude Agent SDK starts Claude Code."""
+    patch(module.SubprocessCLITransport, "connect", _start_claude_code)
+
+
+def _start_claude_code(connect: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(connect)
+    async def hooked(*args: Any, **kwargs: Any) -> Any:
+        with _counting:
+            note_passed("Claude Code", "", summary.BY_A_PROGRAM)
+        return await connect(*args, **kwargs)
+
+    return hooked
