@@ -21,10 +21,12 @@ _HEADERS = ("content-type", "accept")
 
 
 class Forward:
-    """An application that asks the owner, as `owner.json` names it, and passes its answer on as it comes."""
+    """An application that asks the owner, as `owner.json` names it, and passes its answer on as it comes. Once
+    `ending` is set it waits for none, but for that to records."""
 
-    def __init__(self, data: DataDir) -> None:
+    def __init__(self, data: DataDir, ending: asyncio.Event | None = None) -> None:
         self._data = data
+        self._ending = ending or asyncio.Event()
         self._client: httpx.AsyncClient | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,11 +56,13 @@ class Forward:
             timeout=timeout_for(scope["path"]),
         )
         try:
-            answer = await _unless_gone(self._client.send(request, stream=True), receive)
+            asking = self._client.send(request, stream=True)
+            answer = await _unless_gone(asking, receive, None if scope["path"] == "/api/records" else self._ending)
         except httpx.TransportError:
             await _fail(send, 503, Failure("the owner of the store does not answer at the moment: ask again"))
             return
         if answer is None:
+            await _fail(send, 503, Failure("the collector ends: ask again"))
             return
         try:
             kind = answer.headers.get("content-type", JSON).encode("latin-1")
@@ -72,15 +76,24 @@ class Forward:
             await answer.aclose()
 
 
-async def _unless_gone(asking: Coroutine[Any, Any, httpx.Response], receive: Receive) -> httpx.Response | None:
-    """The answer. None when whoever asked leaves before it is there: the owner is then left, too, and stops."""
-    answer, gone = asyncio.create_task(asking), asyncio.create_task(_disconnected(receive))
+async def _unless_gone(
+    asking: Coroutine[Any, Any, httpx.Response], receive: Receive, ending: asyncio.Event | None
+) -> httpx.Response | None:
+    """The answer. None when whoever asked leaves before it is there, or `ending` is set: the owner is then left, too,
+    and stops."""
+    answer, ends = asyncio.create_task(asking), [asyncio.create_task(_disconnected(receive))]
+    if ending is not None:
+        ends.append(asyncio.create_task(_set(ending)))
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, *ends), return_when=asyncio.FIRST_COMPLETED)
         return answer.result() if answer.done() else None
     finally:
-        gone.cancel()
-        answer.cancel()
+        for task in (answer, *ends):
+            task.cancel()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import secrets
@@ -61,14 +62,15 @@ def serve(
         stack.callback(loader.close)
         sink = Spool(data, say=say)
         stack.callback(sink.close)  # before the loader, which then loads the rest
-        app = CollectorApp(sink, Forward(data), guard, loader)
+        closing = asyncio.Event()
+        app = CollectorApp(sink, Forward(data, closing), guard, loader)
         if serving is not None and grpc_port is not None:
             grpc_port = stack.enter_context(
                 serving(app.traces, app.budget, guard, host=host, port=grpc_port, max_body_bytes=MAX_BODY_BYTES)
             )
         stack.callback(Retention(data, retention or Limits(), say).close)
         ready(url_of(listener), grpc_port)
-        ending.run(http_server(app), listener)
+        ending.run(http_server(app, closing), listener)
 
 
 def _require_writable(directory: Path) -> None:

@@ -3,6 +3,7 @@ never keeps them from going out again."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,7 +148,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_posted_records_are_checked(store: Store) -> None:
-    client = TestClient(create_api(store.data, lambda: store), raise_server_exceptions=False)
+    client = TestClient(create_api(store.data, lambda: store, asyncio.Event()), raise_server_exceptions=False)
 
     def post(body: bytes) -> tuple[int, str]:
         answer = client.post("/api/records", content=body, headers={"content-type": JSON_LINES})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -11,10 +12,10 @@ from arttrace.store.server.owner import HOST, http_server, listen, url_of
 
 
 @contextlib.contextmanager
-def served(app: App) -> Iterator[str]:
+def served(app: App, ending: asyncio.Event | None = None) -> Iterator[str]:
     """Its URL; the server has ended after the block."""
     listener = listen(HOST, 0)
-    server = http_server(app)
+    server = http_server(app, ending)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -6,6 +6,7 @@ access/operations.py; `GET /api/trajectories/ID`; `POST /api/records` with recor
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from importlib import import_module
@@ -45,8 +46,9 @@ class _NotOwned(Exception):
     """This process does not own the store now."""
 
 
-def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
-    """The application; `owned` gives the store while this process owns it."""
+def create_api(data: DataDir, owned: OwnedStore, ending: asyncio.Event) -> Starlette:
+    """The application; `owned` gives the store while this process owns it. What reads the store is stopped when
+    `ending` is set."""
 
     def store() -> Store:
         found = owned()
@@ -54,7 +56,7 @@ def create_api(data: DataDir, owned: OwnedStore) -> Starlette:
             raise _NotOwned
         return found
 
-    turns = RequestLimits()
+    turns = RequestLimits(ending)
 
     async def answered(request: Request, operation: Operation, arguments: msgspec.Struct) -> Response:
         accept, own = request.headers.get("accept", ""), store()

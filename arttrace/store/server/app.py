@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
-from arttrace.store.server.asgi import App, Receive, Scope, Send
+from arttrace.store.server.asgi import App, Message, Receive, Scope, Send
 from arttrace.store.server.auth import Authorizer, Headers
 from arttrace.store.server.responses import JSON, METRICS, RETRY_AFTER_S, HttpResponse, RequestRefused, json_failure
 
@@ -21,6 +22,20 @@ class OwnerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        is_answered = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_answered
+            is_answered = True
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, sending)
+        except asyncio.CancelledError:  # the server ends, and has waited
+            if not is_answered:
+                await send_answer(send, json_failure(503, "the server ends: send it again", close=True))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = self._guard.headers(scope["headers"])
             self._guard.check(scope["path"], headers)

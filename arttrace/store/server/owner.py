@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -26,6 +27,8 @@ from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
 HOST = "127.0.0.1"
+GRACE_S = 5
+"""For requests under way when a server ends."""
 
 _START_S = 10.0
 _BACKLOG = 2048
@@ -76,7 +79,9 @@ def answering(store: Store, token: str | None = None, *, metrics: Callable[[], b
     """Serves the API of a store in a thread, on a free loopback port that is in `owner.json`."""
     listener = listen(HOST, 0)
     owner = StoreOwner(url_of(listener), os.getpid(), token or secrets.token_urlsafe(32))
-    server = http_server(OwnerApp(create_api(store.data, lambda: store), Authorizer(owner.token), metrics))
+    ending = asyncio.Event()
+    app = OwnerApp(create_api(store.data, lambda: store, ending), Authorizer(owner.token), metrics)
+    server = http_server(app, ending)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="arttrace-store-api", daemon=True)
     thread.start()
     try:
@@ -92,8 +97,20 @@ def answering(store: Store, token: str | None = None, *, metrics: Callable[[], b
         listener.close()
 
 
-def http_server(app: App) -> uvicorn.Server:
-    """A server of an application; run it with a socket that `listen` gave."""
+class _EndingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ending: asyncio.Event | None) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._ending is not None:
+            self._ending.set()
+        await super().shutdown(sockets)
+
+
+def http_server(app: App, ending: asyncio.Event | None = None) -> uvicorn.Server:
+    """A server of an application; run it with a socket that `listen` gave. When it ends, `ending` is set, and requests
+    under way have GRACE_S."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -103,9 +120,9 @@ def http_server(app: App) -> uvicorn.Server:
         http=HeadDeadlineProtocol,
         interface="asgi3",
         timeout_keep_alive=75,  # SDKs export every 5 s, httpx keeps a connection for 5 s: both met uvicorn's own 5 s
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=GRACE_S,
     )
-    return uvicorn.Server(config)
+    return _EndingServer(config, ending)
 
 
 class Ending:
