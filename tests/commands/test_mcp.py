@@ -22,6 +22,7 @@ from arttrace.commands.inspect.mcp_tools import MAX_CHARACTERS
 from arttrace.formats.imported_files import read_file
 from arttrace.records.reward import Reward
 from arttrace.store import Store
+from arttrace.store.server.owner import answering
 from arttrace.system.paths import DataDir
 from arttrace.views.statistics import By, statistics
 
@@ -113,6 +114,20 @@ async def test_calls_at_the_same_time_are_answered_and_one_that_is_cancelled_is_
         while not await asyncio.to_thread(is_free, data):
             assert not slow.done() or slow.cancelled()
             await asyncio.sleep(0.05)
+
+
+async def test_a_call_that_is_cancelled_is_stopped_in_the_process_that_owns_the_store(data: DataDir) -> None:
+    with Store.open(data) as own, answering(own):
+        async with client(data) as session:
+            slow = asyncio.create_task(session.call_tool("sql", ENDLESS))
+            while own._file.readers == 0:
+                assert not slow.done(), slow.result()
+                await asyncio.sleep(0.05)
+            slow.cancel()
+            async with asyncio.timeout(60):
+                while own._file.readers:
+                    await asyncio.sleep(0.05)
+            assert not (await session.call_tool("list_runs", {})).is_error
 
 
 def is_free(data: DataDir) -> bool:

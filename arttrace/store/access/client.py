@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from arttrace.formats.journal_entry import encode_records
 from arttrace.records.record import Record
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.operations import OPERATIONS
+from arttrace.store.file import cancellation
 from arttrace.system.addresses import needs_certificates, why_never_asked
 from arttrace.system.errors import MayPass, StoreError
 from arttrace.system.processes import signals_after_imports
@@ -83,12 +86,14 @@ class OwnerClient:
         self.url = url
         headers = {"accept": MSGPACK} | ({"authorization": f"Bearer {token}"} if token else {})
         self._has_key = bool(token)
-        self._client = httpx.Client(
+        self._new_client = partial(
+            httpx.Client,
             base_url=url,
             headers=headers,
             trust_env=False,
             verify=needs_certificates(url),
         )
+        self._client = self._new_client()
 
     def request(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The result of an operation. Raises OwnerGone when nobody answers, StoreError when it was refused."""
@@ -143,14 +148,28 @@ class OwnerClient:
     def _post(self, path: str, body: bytes, kind: str) -> bytes:
         return self._send("POST", path, content=body, headers={"content-type": kind})
 
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[tuple[httpx.Client, dict[str, Any]]]:
+        """A client, and extensions of its request: with a connection of its own, which a current Stop shuts."""
+        if not cancellation.is_watched():
+            yield self._client, {}
+            return
+        connection = _Connection()
+        with self._new_client() as client, cancellation.stoppable(connection):
+            yield client, {"trace": connection.trace}
+
     def _send(self, method: str, path: str, **content: Any) -> bytes:
         import httpx
 
         try:
             # httpx's response is in a cycle: what it keeps of its content stays in memory until cycles are looked for.
-            with self._client.stream(method, path, timeout=timeout_for(path), **content) as answer:
+            with (
+                self._connected() as (client, extensions),
+                client.stream(method, path, timeout=timeout_for(path), extensions=extensions, **content) as answer,
+            ):
                 said = b"".join(answer.iter_bytes())
         except (httpx.RequestError, httpx.InvalidURL, OSError) as error:
+            cancellation.check()
             raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
         except RuntimeError as error:
             if not self._client.is_closed:
@@ -176,6 +195,24 @@ class OwnerClient:
             raise gone
         understood = answer.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND)
         raise (StoreError if understood else NotUnderstood)(failure.message, failure.hint)
+
+
+class _Connection:
+    """The one connection of a client, as httpx tells of it."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def trace(self, event: str, info: dict[str, Any]) -> None:
+        """An extension of requests."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+
+    def interrupt(self) -> None:
+        """Whoever reads from it is told that it is at its end."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def _chunks(records: Sequence[Record]) -> Iterator[bytes]:

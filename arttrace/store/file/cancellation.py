@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 import duckdb
 
@@ -18,6 +19,13 @@ _AGAIN_S = 0.2
 _current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("arttrace_stop", default=None)
 
 
+class Interruptible(Protocol):
+    """A connection on which something is read."""
+
+    def interrupt(self) -> object:
+        """Ends what is read on it now, with an exception where it is read. For any thread."""
+
+
 class Stopped(StoreError):
     """What was asked was not answered to its end."""
 
@@ -28,7 +36,7 @@ class Stop:
     def __init__(self) -> None:
         self._why: StoreError | None = None
         self._lock = threading.Lock()
-        self._connections: set[duckdb.DuckDBPyConnection] = set()
+        self._connections: set[Interruptible] = set()
 
     def __call__(self, why: str, hint: str | None = None) -> None:
         """Stops it. What begins at this very moment may not notice: call it again while it goes on."""
@@ -52,7 +60,7 @@ class Stop:
             _current.reset(token)
 
     @contextlib.contextmanager
-    def _over(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    def _over(self, connection: Interruptible) -> Iterator[None]:
         self.check()
         with self._lock:
             self._connections.add(connection)
@@ -74,7 +82,7 @@ def took_too_long(limit_s: float) -> tuple[str, str]:
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
     """What is read meanwhile is stopped after QUERY_S, unless somebody watches over it who may stop it anyway."""
-    if _current.get() is not None:
+    if is_watched():
         yield
         return
     stop, over, limit_s = Stop(), threading.Event(), QUERY_S
@@ -93,10 +101,15 @@ def bounded() -> Iterator[None]:
         over.set()
 
 
-def stoppable(connection: duckdb.DuckDBPyConnection) -> contextlib.AbstractContextManager[None]:
+def stoppable(connection: Interruptible) -> contextlib.AbstractContextManager[None]:
     """What runs on a connection meanwhile can be stopped by the current Stop, if there is one. Raises Stopped."""
     stop = _current.get()
     return contextlib.nullcontext() if stop is None else stop._over(connection)
+
+
+def is_watched() -> bool:
+    """Whether there is a current Stop."""
+    return _current.get() is not None
 
 
 def check() -> None:
