@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -11,6 +12,10 @@ from arttrace.wire.apis.anthropic.messages import decode_messages
 from arttrace.wire.apis.gemini import paths as gemini
 from arttrace.wire.apis.gemini.embed_content import decode_embed_content
 from arttrace.wire.apis.gemini.generate_content import decode_generate_content
+from arttrace.wire.apis.ollama import requests as ollama
+from arttrace.wire.apis.ollama.chat import decode_ollama_chat
+from arttrace.wire.apis.ollama.embed import decode_ollama_embed
+from arttrace.wire.apis.ollama.generate import decode_ollama_generate
 from arttrace.wire.apis.openai.chat import decode_chat
 from arttrace.wire.apis.openai.completions import decode_completion
 from arttrace.wire.apis.openai.embeddings import decode_embeddings
@@ -19,9 +24,18 @@ from arttrace.wire.exchange import Exchange
 from arttrace.wire.span_attributes import Decoded
 
 Api = Literal[
-    "chat_completions", "responses", "completions", "embeddings", "messages", "generate_content", "embed_content"
+    "chat_completions",
+    "responses",
+    "completions",
+    "embeddings",
+    "messages",
+    "generate_content",
+    "embed_content",
+    "ollama_chat",
+    "ollama_generate",
+    "ollama_embed",
 ]
-"""The APIs whose calls are recorded, OpenAI's as `openai.api.type` names them; `messages` is Anthropic's, the last two
+"""The APIs whose calls are recorded, OpenAI's as `openai.api.type` names them; `messages` is Anthropic's, the next two
 are Gemini's."""
 
 _PATHS: tuple[tuple[str, Api], ...] = (
@@ -41,6 +55,9 @@ _OPERATIONS: dict[Api, str] = {
     "messages": semconv.OPERATION_CHAT,
     "generate_content": semconv.OPERATION_GENERATE_CONTENT,
     "embed_content": semconv.OPERATION_EMBEDDINGS,
+    "ollama_chat": semconv.OPERATION_CHAT,
+    "ollama_generate": semconv.OPERATION_TEXT_COMPLETION,
+    "ollama_embed": semconv.OPERATION_EMBEDDINGS,
 }
 _DECODERS = {
     "chat_completions": decode_chat,
@@ -50,6 +67,9 @@ _DECODERS = {
     "messages": decode_messages,
     "generate_content": decode_generate_content,
     "embed_content": decode_embed_content,
+    "ollama_chat": decode_ollama_chat,
+    "ollama_generate": decode_ollama_generate,
+    "ollama_embed": decode_ollama_embed,
 }
 assert set(_DECODERS) == set(get_args(Api))
 
@@ -57,6 +77,8 @@ assert set(_DECODERS) == set(get_args(Api))
 @lru_cache(maxsize=256)
 def api_of(path: str) -> Api | None:
     """The API that a POST to this path calls, or None when it is none of those that are recorded."""
+    if (of_ollama := ollama.api_at(path)) is not None:  # before OpenAI's: its `/api/embeddings` ends as theirs
+        return of_ollama
     named = next((api for end, api in _PATHS if path.endswith(end)), None)
     if named is None and _MESSAGES.search(path) and not path.endswith("count-tokens:rawPredict"):
         return "messages"
@@ -65,6 +87,18 @@ def api_of(path: str) -> Api | None:
     if named is None and gemini.is_embedding(path):
         return "embed_content"
     return named
+
+
+def is_call(path: str, body: Callable[[], bytes | None]) -> bool | None:
+    """Whether a POST to this path with this body calls a model; False where its server only has one loaded, None where
+    it is none of an API that is recorded. `body` gives None where it cannot be read before it is sent."""
+    match api_of(path):
+        case "ollama_chat" | "ollama_generate" | "ollama_embed" as api:
+            return ollama.asks_a_model(api, body)
+        case None:
+            return None
+        case _:
+            return True
 
 
 def operation_of(path: str) -> str:
@@ -79,6 +113,8 @@ def provider_of(path: str, host: str | None) -> str:
             return "anthropic"
         case "generate_content" | "embed_content":
             return gemini.provider_at(path)
+        case "ollama_chat" | "ollama_generate" | "ollama_embed":
+            return "ollama"
     return "azure.ai.openai" if (host or "").endswith(".azure.com") else "openai"
 
 

@@ -326,7 +326,8 @@ class ModelCall:
             attributes[semconv.ATTEMPTS] = len(self._attempts)
         if self.routed_from is not None:
             attributes[semconv.ROUTED_FROM] = self.routed_from
-        if last.first_chunk_ns is not None and "event-stream" in (last.headers.get("content-type") or ""):
+        content_type = last.headers.get("content-type") or ""
+        if last.first_chunk_ns is not None and any(kind in content_type for kind in ("event-stream", "ndjson")):
             attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = max(last.first_chunk_ns - self.start_ns, 0) / 1e9
         try:
             for attempt in self._attempts:

@@ -115,7 +115,7 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
     routes = [*_environment_routes(settings.route), *_routes, *routes_in_force()]
     if endpoint is None:
         if routes:
-            _say_where_it_has_none(api_of(parts.path), parts.path, routes)
+            _say_where_it_has_none(api_of(parts.path), parts.path, body, routes)
         return None
     plain = with_plain_port(url) if settings.trainable else url
     asked = any(plain.startswith(base.rstrip("/") + "/") for base in settings.trainable)
@@ -140,17 +140,23 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
     return None
 
 
-def _say_where_it_has_none(api: Api | None, path: str, routes: list[Route]) -> None:
+def _say_where_it_has_none(api: Api | None, path: str, body: bytes | None, routes: list[Route]) -> None:
     """Say once that routes do not lead calls of an API to a policy, which has no endpoint for them."""
-    if api == "messages":
-        not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
-    elif api == "generate_content":
-        model, agent = model_in(path) or "", _agent()
-        if any(route.takes(model, agent) for route in routes):
-            not_reached(
-                "a call of Gemini's own protocol",
-                "call the model by the openai client, at its OpenAI-compatible address",
-            )
+    match api:
+        case "messages":
+            not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
+            return
+        case "generate_content":
+            whose, model = "Gemini", model_in(path)
+        case "ollama_chat" | "ollama_generate":
+            whose, model = "Ollama", read_model(body or b"")
+        case _:
+            return
+    agent = _agent()
+    if any(route.takes(model or "", agent) for route in routes):
+        not_reached(
+            f"a call of {whose}'s own protocol", "call the model by the openai client, at its OpenAI-compatible address"
+        )
 
 
 def not_reached(what: str, remedy: str) -> None:

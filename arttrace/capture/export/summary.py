@@ -30,7 +30,7 @@ VARIABLE = "ARTTRACE_TALLY"
 _OWNER = "ARTTRACE_TALLY_OWNER"
 _MAX_KINDS = 20
 BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
-BY_NONE = "no setting captures them: they are in another protocol than OpenAI's, Anthropic's or Gemini's"
+BY_NONE = "no setting captures them: they are in another protocol than OpenAI's, Anthropic's, Gemini's or Ollama's"
 BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
 _LATER = "no setting captures them: their answers come later, by other requests"
 BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
@@ -41,7 +41,7 @@ _UNREAD = "no setting captures them: arttrace does not read this API"
 _BY_MEDIA = "no setting captures them: what is said comes by another connection"
 _BY_THE_SERVICE = "no setting captures them: the service runs the agent, and calls the model itself"
 _ELSEWHERE = "other addresses"
-# Model APIs that are none of OpenAI's, Anthropic's and Gemini's: Ollama, Cohere, Bedrock, other models at Vertex AI.
+# Model APIs that are none of those, or may be: Cohere's, Bedrock, other models at Vertex AI, what is at Ollama's paths.
 _OTHERS = re.compile(
     r"/api/(chat|generate)|/v\d/chat|/model/[^/]+/(invoke|converse)[a-z-]*"
     r"|/publishers/[^/]+/models/(?!count-tokens:)[^/]+:(predict|(stream)?rawpredict)\Z",
@@ -67,7 +67,7 @@ _OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
-            r"/(v1|openai)/(decisions|responses/compact)$"
+            r"/(v1|openai)/(decisions|responses/compact|systemone)$"
             r"|(googleapis\.com/v1|/v1(alpha|beta)\d*)/(projects/.*/)?(interactions|decisions)$"
         ),
         _UNREAD,
@@ -110,7 +110,8 @@ class Tally(msgspec.Struct):
         elif is_off():
             said = ["nothing was captured: ARTTRACE_DISABLED is set"]
         else:
-            said = ["nothing was captured: arttrace saw no model call of the openai, anthropic or google-genai client"]
+            clients = "openai, anthropic, google-genai or ollama client"
+            said = [f"nothing was captured: arttrace saw no model call of the {clients}"]
         if self.left_out:
             said.append(f"{quantity(self.left_out, 'run')} left out by sampling")
         left = {what: count - self.covered.get(what, 0) for what, count in sorted(self.passed.items())}

@@ -24,7 +24,7 @@ from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow
 from arttrace.capture.export import summary
 from arttrace.capture.patches.registry import patch
-from arttrace.wire import Ending, api_of, provider_of
+from arttrace.wire import Ending, api_of, is_call, provider_of
 
 current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttrace_call", default=None)
 """The call whose `request` is running in this flow: what it sends, at whatever layer, belongs to it."""
@@ -44,21 +44,31 @@ def install(module: ModuleType) -> None:
 
 
 def begin_plain_call(
-    http_client: Any, method: str, path: str, host: str | None, request: Any = None
+    http_client: Any,
+    method: str,
+    path: str,
+    host: str | None,
+    *,
+    body: Callable[[], bytes | None],
+    request: Any = None,
 ) -> ModelCall | UnrecordedCall | None:
     """The call that an HTTP client makes of itself by this request, when it is one to a model API.
 
-    One of a model client that has gone past its hook is one too, whatever the settings say of HTTP clients.
+    One of a model client that has gone past its hook is one too, whatever the settings say of HTTP clients, and so is
+    one of ollama's, which has none. `body` gives that of the request, None where it cannot be read before it is sent.
     """
     with _beginning:
         if current_call.get() is not None or method.upper() != "POST":
             return None
-        if api_of(path) is None:
+        asks = is_call(path, body)
+        if asks is None:
             note_passed(host, path, summary.BY_NONE)
+        if not asks:
             return None
         hook = sys.modules.get("arttrace.capture.patches.model_clients.stainless")
         client = None if hook is None or request is None else hook.client_of(request)
-        call = begin_call(http_client, path=path, provider=provider_of(path, host), plain=client is None)
+        plain = client is None and not (request is not None and _is_of_ollama(request))
+        call = begin_call(http_client, path=path, provider=provider_of(path, host), plain=plain)
         if call is None:
             routing.plain_call_passed(http_client)
             note_passed(host, path, summary.BY_A_SETTING)
@@ -66,6 +76,12 @@ def begin_plain_call(
             hook.note_passed_by(client)
         return call
     return None
+
+
+def _is_of_ollama(request: Any) -> bool:
+    """Whether ollama's client makes this request: its one `send` is all there is to a call of it."""
+    agent: str = request.headers.get("user-agent", "")
+    return agent.startswith("ollama-python/")
 
 
 def note_passed(host: str | None, path: str, why: str) -> None:
@@ -87,7 +103,9 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
             _beginning.caught(error)
         return None, None
     url = request.url
-    own = begin_plain_call(client, request.method, url.path, url.host, request)
+    own = begin_plain_call(
+        client, request.method, url.path, url.host, body=lambda: getattr(request, "_content", None), request=request
+    )
     return (own if isinstance(own, ModelCall) else None), own
 
 

@@ -46,7 +46,9 @@ def install_requests(module: ModuleType) -> None:
 def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
-        call, own = _call_of(self, request.method or "", lambda: urlsplit(request.url or ""))
+        call, own = _call_of(
+            self, request.method or "", lambda: urlsplit(request.url or ""), lambda: _requests_body(request)
+        )
         if own is not None:
             current_call.set(own)
         try:
@@ -76,8 +78,14 @@ def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
     return hooked
 
 
+def _requests_body(request: Any) -> bytes | None:
+    """The body that requests sends, None where that is a stream."""
+    body = request.body.encode() if isinstance(request.body, str) else request.body or b""
+    return body if isinstance(body, bytes) else None
+
+
 def _call_of(
-    session: Any, method: str, address: Callable[[], SplitResult]
+    session: Any, method: str, address: Callable[[], SplitResult], body: Callable[[], bytes | None]
 ) -> tuple[ModelCall | None, ModelCall | UnrecordedCall | None]:
     """The call that a request belongs to, and the same once more when the request itself begins it."""
     with _beginning:
@@ -86,7 +94,7 @@ def _call_of(
             return (call if is_sent_by_any(call, address().path) else None), None
         if call is None:
             url = address()
-            own = begin_plain_call(session, method, url.path, url.hostname)
+            own = begin_plain_call(session, method, url.path, url.hostname, body=body)
             return (own if isinstance(own, ModelCall) else None), own
     return None, None
 
@@ -94,13 +102,13 @@ def _call_of(
 def _send_requests(call: ModelCall, session: Any, request: Any, options: dict[str, Any]) -> Any:
     """The request that goes out, maybe another than the user's own."""
     with _sending:
-        body = request.body.encode() if isinstance(request.body, str) else request.body or b""
+        body = _requests_body(request)
         if routing.active():
-            made = routing.rewrite(request.url, body if isinstance(body, bytes) else None, client="requests")
+            made = routing.rewrite(request.url, body, client="requests")
             if made is not None:
                 request, body = _rewritten_request(session, request, made, options), made.body
                 call.routed_from = made.model
-        call.sending(body if isinstance(body, bytes) else None, request.url, request.headers)
+        call.sending(body, request.url, request.headers)
     return request
 
 
@@ -146,7 +154,7 @@ def install_aiohttp(module: ModuleType) -> None:
 def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable[..., Any]:
     @functools.wraps(request)
     async def hooked(self: Any, method: str, str_or_url: Any, **kwargs: Any) -> Any:
-        call, own = _call_of(self, method, lambda: _address(self, str_or_url))
+        call, own = _call_of(self, method, lambda: _address(self, str_or_url), lambda: _aiohttp_body(self, kwargs)[0])
         if own is not None:
             current_call.set(own)
         elif call is not None:  # of a client that sends by any: until it has answered, by this one

@@ -145,8 +145,8 @@ def _clients(_data: DataDir) -> Iterator[Check]:
         known = version.partition(".")[0] in ("2", "3")
         hint = "" if known else "Versions 2 and 3 are supported."
         yield Check("openai", "ok" if known else "error", version, hint)
-    elif not {"anthropic", "google-genai"} & installed.keys():
-        hint = "Only calls of the openai, anthropic and google-genai clients are captured by themselves."
+    elif not {"anthropic", "google-genai", "ollama"} & installed.keys():
+        hint = "Only calls of the openai, anthropic, google-genai and ollama clients are captured by themselves."
         yield Check("openai", "warning", "not installed", hint)
     for name, module in _OTHER_CLIENTS.items():
         if not (version := installed.get(name)):
@@ -167,6 +167,7 @@ def _clients(_data: DataDir) -> Iterator[Check]:
 _OTHER_CLIENTS = {
     "anthropic": "anthropic.",
     "google-genai": "google.genai.",
+    "ollama": "httpx",  # by which it sends
     "google-generativeai": "google.generativeai.",
 }
 
