@@ -159,6 +159,17 @@ def test_a_server_whose_client_is_gone_ends_whatever_it_reads(data: DataDir) -> 
     assert ended.returncode == 0
 
 
+def test_a_server_that_nobody_reads_ends_though_its_stdin_stays_open(data: DataDir) -> None:
+    command = [ARTTRACE, "mcp", "--dir", str(data.root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.close()
+        try:
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [

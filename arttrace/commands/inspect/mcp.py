@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from mcp.types import (
 )
 
 from arttrace.commands.inspect.mcp_tools import TOOLS, StoreTool
+from arttrace.commands.shared.ending import nobody_reads
 from arttrace.commands.shared.options import store_option
 from arttrace.store import AnyStore, open_store
 from arttrace.store.file.cancellation import QUERY_S, Stop, took_too_long
@@ -48,6 +50,8 @@ def command(data: DataDir) -> None:
     open_store(data).close()  # a client shows why a server does not start; tools that all fail it must ask first
     # Another handler than Python's own: for that one asyncio has its own, which waits for the thread below.
     signal.signal(signal.SIGINT, _interrupt)
+    if hasattr(select, "poll"):
+        threading.Thread(target=_end_when_nobody_reads, args=(os.dup(1),), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         anyio.run(_serve, StoreAnswers(data))
     os._exit(0)  # a thread may wait for the client's next line or for an owner's answer, and the interpreter for that
@@ -55,6 +59,11 @@ def command(data: DataDir) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     signal.default_int_handler(number, frame)
+
+
+def _end_when_nobody_reads(output: int) -> None:
+    nobody_reads(output, wait=True)
+    os._exit(0)  # the client's stdin may be open for as long as a process that it started
 
 
 async def _serve(answers: StoreAnswers) -> None:

@@ -39,15 +39,16 @@ def _as_ctrl_c(_number: int, frame: FrameType | None) -> None:
 def _hang_up(number: int, _frame: FrameType | None) -> None:
     # A shell passes it on to its jobs, and the system sends it once more: this is no second wish.
     signal.signal(number, lambda *_: None)
-    for output in filter(_is_gone, _OUTPUTS):
+    for output in filter(nobody_reads, _OUTPUTS):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, output)
         os.close(nowhere)
     signal.raise_signal(signal.SIGTERM)
 
 
-def _is_gone(output: int) -> bool:
-    """Whether writing would fail, and with it the work that says what it does."""
+def nobody_reads(output: int, *, wait: bool = False) -> bool:
+    """Whether writing would fail, and with it the work that says what it does; where it is to wait, only once it would.
+    Not for Windows, which has no such signals either."""
     poll = select.poll()
     poll.register(output, 0)
-    return any(event & _GONE for _, event in poll.poll(0))
+    return any(event & _GONE for _, event in poll.poll(None if wait else 0))
