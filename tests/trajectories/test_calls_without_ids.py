@@ -62,3 +62,21 @@ def test_an_execution_under_an_id_that_its_library_keeps_to_itself_is_the_tool_c
         ("look", '{"at": "a"}', "a!", False), ("look", '{"at": "b"}', "b!", False), ("look", '{"at":"c"}', "c!", True),
     ]  # fmt: skip
     assert {tool.id for tool in found.tool_calls if not tool.inferred} == {"adk-1", "adk-2"}
+
+
+def test_an_execution_is_the_tool_calls_where_the_client_gives_ids_in_place_of_the_servers() -> None:
+    """langchain-ollama's, whose client sends none back; the last call was never answered."""
+    run = Run()
+    for number, at in ((1, "a"), (2, "b")):
+        run.tool(
+            f"t{number}", "look", at=number * 10, until=number * 10 + 5,
+            TOOL_CALL_ID=f"client-{number}", TOOL_CALL_ARGUMENTS=f'{{"at": "{at}"}}', TOOL_CALL_RESULT=f'"{at}!"',
+        )  # fmt: skip
+    question, without = message("user", "Rome?"), asked(("look", '{"at":"a"}'))
+    for number, (prompt, at) in enumerate((([question], "a"), ([question, without, given("look", "a!")], "b")), 1):
+        answer = asked(("look", f'{{"at":"{at}"}}'))
+        answer["parts"][0]["id"] = f"server-{number}"
+        run.chat(f"c{number}", prompt, answer, at=number * 10 - 5)
+    [found] = build_trajectories(run.end())
+    assert results_of(found) == [("look", '{"at": "a"}', "a!", False), ("look", '{"at": "b"}', "b!", False)]
+    assert [tool.id for tool in found.tool_calls] == ["server-1", "server-2"]

@@ -64,8 +64,8 @@ def tool_calls(
     one id to a call of each answer: of several spans under it that one is meant which has the name and the arguments
     asked for, and none where all are taken by other calls. A span without an id is the first with the same agent and
     name whose arguments hold those asked for (a function's defaults may have been added); so is one whose id no message
-    has, for a call that was sampled without one: Google ADK gives Gemini's calls ids that it keeps to itself. The time
-    of an inferred call is a bound: from the end of the call that asked to the start of the call that saw the answer.
+    has: Google ADK gives Gemini's calls, and langchain-ollama Ollama's, ids that it keeps to itself. The time of an
+    inferred call is a bound: from the end of the call that asked to the start of the call that saw the answer.
     """
     by_start = sorted(recorded.items(), key=lambda item: (item[1].start_ns, item[0]))
     by_id: dict[tuple[str, str], list[str]] = {}
@@ -100,8 +100,8 @@ def tool_calls(
         if (twin := _taken(anonymous.get((agent_id, part.name), []), recorded, part)) is not None:
             found[twin] = _with_what_was_asked(found[twin], id, part.arguments, exchange)
             continue
-        if not exchange.ids and (twin := _taken(foreign.get((agent_id, part.name), []), recorded, part)) is not None:
-            found[twin] = _with_what_was_asked(found[twin], found[twin].id, part.arguments, exchange)
+        if (twin := _taken(foreign.get((agent_id, part.name), []), recorded, part)) is not None:
+            found[twin] = _with_what_was_asked(found[twin], part.id or found[twin].id, part.arguments, exchange)
             continue
         asking = calls[exchange.call]
         inferred = ToolCall(
