@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from decimal import Decimal
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -23,7 +21,7 @@ from arttrace.trajectories import advice
 from arttrace.trajectories.usage import Used, used
 from arttrace.views import run_filter
 from arttrace.views.agent_tree import agent_tree, cropped
-from arttrace.views.labels import cell_text, json_text, one_line, printable
+from arttrace.views.labels import json_text, one_line, printable
 
 _PIPE_WIDTH = 100
 _LONGEST = 10_000  # columns, of a line in a pipe
@@ -213,24 +211,3 @@ def _reward(reward: Reward, trajectory: Trajectory) -> Text:
     if reward.explanation:
         text.append(f": {one_line(reward.explanation, 2000)}", style="dim")
     return text
-
-
-def print_rows(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """The rows of any query as a table; where that is wider than the page, each row as lines of name and value."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), header_style="bold")
-    for index, name in enumerate(columns):
-        numbers = all(isinstance(row[index], (int, float, Decimal)) or row[index] is None for row in rows)
-        table.add_column(one_line(str(name)), justify="right" if rows and numbers else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell_text(value)) for value in row))
-    if Measurement.get(out, out.options.update(max_width=_LONGEST), table).maximum <= out.width:
-        out.print(table)
-        return
-    for number, row in enumerate(rows, start=1):
-        record = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        record.add_column(style="bold", no_wrap=True)
-        record.add_column(overflow="fold")
-        for name, value in zip(columns, row, strict=True):
-            record.add_row(Text(one_line(str(name))), Text(cell_text(value)))
-        out.print(Text(f"row {number}", style="dim"))
-        out.print(record)

@@ -12,6 +12,7 @@ from arttrace.store.rows.view_definition import as_text
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.paths import DataDir
 from arttrace.views import terminal
+from arttrace.views.console.rows import print_rows
 
 
 class _SqlCommand(click.Command):
@@ -43,5 +44,5 @@ def command(query: str, as_json: bool, data: DataDir) -> None:
         click.echo(encode_values(named_rows(columns, rows)))
         return
     console = terminal.console()
-    terminal.print_rows(console, columns, rows)
+    print_rows(console, columns, rows)
     console.print(quantity(len(rows), "row"), style="dim")

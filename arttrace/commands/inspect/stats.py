@@ -13,6 +13,7 @@ from arttrace.records.values.units import quantity
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 from arttrace.views import labels, terminal
+from arttrace.views.console.rows import print_rows
 from arttrace.views.costs.prices import load_prices
 from arttrace.views.costs.usage import dollars
 from arttrace.views.run_filter import moment
@@ -56,7 +57,7 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
         if number:
             console.print()
         columns = [kind, *(name.removesuffix("_tokens").replace("_", " ") for name in _COLUMNS[kind])]
-        terminal.print_rows(console, columns, [_cells(kind, row) for row in rows])
+        print_rows(console, columns, [_cells(kind, row) for row in rows])
     if unpriced := max((sum(row.unpriced_calls or 0 for row in rows) for rows in tables.values()), default=0):
         hint = "" if load_prices().has_table else "; prices come with pip install 'arttrace[judge]'"
         console.print()
