@@ -5,7 +5,7 @@ its own prompt ids begin with. A path from a root to a leaf is one sequence. Whe
 tokens are targets in the continuation whose next call started earliest (ties: span id, choice index) and context in
 the others. Nothing is tokenised again, nothing realigned; what cannot be trained on is counted with its reason.
 
-Finding parents takes one sort: in the order of their bytes, everything between a prefix and its extension begins
+Finding parents takes one sort: in the order of their ids, everything between a prefix and its extension begins
 with that prefix, so a stack holds just the prefixes of what is read.
 """
 
@@ -21,7 +21,7 @@ from arttrace.records.call import Call, Choice
 from arttrace.records.message import has_media
 from arttrace.records.sequence import NotTrained, TokenReport, TokenSequence
 from arttrace.records.trajectory import Trajectory
-from arttrace.records.values.tokens import is_logprob, token_bytes
+from arttrace.records.values.tokens import TokenIds, is_logprob, token_bytes
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 2.0
 """Within these a temperature is trained on where the engine's log-probabilities include it. Below, the rounding of a
@@ -29,12 +29,12 @@ logit weighs more than what a step changes; 0 is no distribution."""
 
 
 class _SampledAnswer(msgspec.Struct):
-    """One answer with token truth. `end` is the bytes of prompt and sampled ids."""
+    """One answer with token truth. `end` is the prompt and the sampled ids."""
 
     call: Call
     choice: Choice
-    prompt: bytes
-    end: bytes
+    prompt: TokenIds
+    end: TokenIds
     parent: int | None = None
     children: list[int] = []
 
@@ -54,7 +54,8 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
     made: list[TokenSequence] = []
     reasons: Counter[str] = Counter()
     quarantined_tokens = forks = 0
-    twice = _recorded_twice([placed.call for placed in trajectory.calls], policy)
+    text_only: set[int] = set()
+    twice = _recorded_twice([placed.call for placed in trajectory.calls], policy, text_only)
     by_agent: dict[str, list[Call]] = {agent.id: [] for agent in trajectory.agents}
     for placed in trajectory.calls:
         by_agent.setdefault(placed.agent_id, []).append(placed.call)
@@ -64,7 +65,7 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
             if id(call) in twice:
                 reasons[NotTrained.RECORDED_TWICE] += 1
                 continue
-            faults = _faults(call, policy)
+            faults = _faults(call, policy, text_only)
             if any(faults):
                 reasons[next(fault for fault in faults if fault)] += 1
             for choice, fault in zip(call.choices, faults, strict=False):
@@ -93,11 +94,12 @@ def sequences(trajectory: Trajectory, *, policy: str | None = None) -> tuple[tup
 def why_not_trained(call: Call) -> NotTrained | None:
     """Why a call by itself cannot be trained on, None when all its answers can; that it was recorded twice only its
     trajectory says."""
-    return next(filter(None, _faults(call, None)), None)
+    return next(filter(None, _faults(call, None, set())), None)
 
 
-def _fault(call: Call, choice: Choice | None) -> NotTrained | None:
+def _fault(call: Call, choice: Choice | None, text_only: set[int]) -> NotTrained | None:
     """Why an answer cannot be trained on, None when it can. A stream that was cut keeps the tokens it brought.
+    `text_only` are the identities of messages that were seen to hold no media, which calls share.
 
     Log-probabilities are those of the policy itself, over the whole vocabulary, at temperature 1 or, where the engine
     says so, at the temperature of the request: tokens that were sampled otherwise did not come with the
@@ -134,8 +136,10 @@ def _fault(call: Call, choice: Choice | None) -> NotTrained | None:
         return NotTrained.NOT_AT_TEMPERATURE_1
     if call.altered_sampling:
         return NotTrained.ALTERED_SAMPLING
-    if any(map(has_media, call.messages)):
+    unseen = [message for message in call.messages if id(message) not in text_only]
+    if any(map(has_media, unseen)):
         return NotTrained.MEDIA
+    text_only.update(map(id, unseen))
     return None
 
 
@@ -158,7 +162,7 @@ def _is_prompt_whole(call: Call) -> bool:
     return ids == call.input_tokens * len(call.choices)
 
 
-def _recorded_twice(calls: Sequence[Call], policy: str | None) -> set[int]:
+def _recorded_twice(calls: Sequence[Call], policy: str | None, text_only: set[int]) -> set[int]:
     """The identities of calls that another instrumentation recorded too: the same response with the same tokens, at the
     same time. Of each the first that can be trained on counts, or the first of all."""
     twins: dict[tuple[Any, ...], list[Call]] = {}
@@ -176,7 +180,7 @@ def _recorded_twice(calls: Sequence[Call], policy: str | None) -> set[int]:
             else:
                 at_once.append([call])
         for calls_of_one in at_once:
-            ranked = sorted(calls_of_one, key=lambda call: (any(_faults(call, policy)), *_order(call)))
+            ranked = sorted(calls_of_one, key=lambda call: (any(_faults(call, policy, text_only)), *_order(call)))
             further.update(map(id, ranked[1:]))
     return further
 
@@ -190,9 +194,9 @@ def _order(call: Call) -> tuple[int, str, str]:
     return (call.start_ns, call.span_id, call.trace_id)
 
 
-def _faults(call: Call, policy: str | None) -> list[NotTrained | None]:
+def _faults(call: Call, policy: str | None, text_only: set[int]) -> list[NotTrained | None]:
     """Of each choice why it cannot be trained on."""
-    return [_fault(call, choice) or _foreign(call, policy) for choice in call.choices or (None,)]
+    return [_fault(call, choice, text_only) or _foreign(call, policy) for choice in call.choices or (None,)]
 
 
 def _prompt(call: Call, choice: Choice) -> Sequence[int]:
@@ -200,8 +204,8 @@ def _prompt(call: Call, choice: Choice) -> Sequence[int]:
 
 
 def _node(call: Call, choice: Choice) -> _SampledAnswer:
-    prompt = token_bytes(_prompt(call, choice))
-    return _SampledAnswer(call, choice, prompt, prompt + token_bytes(choice.token_ids or ()), children=[])
+    prompt = TokenIds.of(_prompt(call, choice))
+    return _SampledAnswer(call, choice, prompt, prompt.followed_by(choice.token_ids or ()), children=[])
 
 
 def _link(nodes: list[_SampledAnswer]) -> list[int]:
@@ -209,9 +213,9 @@ def _link(nodes: list[_SampledAnswer]) -> list[int]:
     events = [(node.end, 0, node.order, index) for index, node in enumerate(nodes)]
     events += [(node.prompt, 1, node.order, index) for index, node in enumerate(nodes)]
     events.sort(key=lambda event: event[:3])
-    prefixes: list[tuple[bytes, int]] = []
+    prefixes: list[tuple[TokenIds, int]] = []
     for data, is_prompt, _, index in events:
-        while prefixes and not data.startswith(prefixes[-1][0]):
+        while prefixes and not data.begins_with(prefixes[-1][0]):
             prefixes.pop()
         if is_prompt:
             nodes[index].parent = prefixes[-1][1] if prefixes else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from simulated_agent import Run, message, prompt_tokens, research_run, result
 from arttrace.records import semconv
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
-from arttrace.records.values.tokens import encode_token_ids
+from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
-from arttrace.trajectories import build_trajectories
+from arttrace.trajectories import build_trajectories, sequences
 
 
 @pytest.fixture
@@ -76,6 +77,35 @@ def test_a_turn_is_stored_as_what_it_adds(data: DataDir) -> None:
     assert long < 4.1 * short  # linear in turns
     assert raw_long > 8 * raw_short  # where what came in is quadratic
     assert long < raw_long / 5
+
+
+def test_a_run_is_read_without_any_prompt_written_out(data: DataDir) -> None:
+    """Each call of a long run had its prompt's token ids in memory as a text of its own, and again as bytes."""
+    turns, added = 60, 1000
+    run, history, ids = Run("long"), [message("user", "start")], [0]
+    for turn in range(turns):
+        answer = message("assistant", f"said {turn}")
+        given = {"PROMPT_TOKEN_IDS": encode_token_ids(ids), "TOKEN_IDS": encode_token_ids([turn, 7])}
+        run.chat(f"m{turn}", history, answer, at=10 * turn, **given, LOGPROBS=encode_logprobs([-0.5, -0.5]))
+        history += [answer, message("user", f"on {turn}")]
+        ids += [turn, 7, *(turn + place for place in range(added))]
+    spans = run.end(at=10 * turns)
+    written_out = sum(len(span.attributes.get(semconv.PROMPT_TOKEN_IDS, "")) for span in spans)
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+        expected = build_trajectories(spans)
+        store.trajectories()  # what is imported and kept
+        tracemalloc.start()
+        try:
+            [trajectory] = found = store.trajectories()
+            made, _ = sequences(trajectory)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert found == expected
+    assert made == sequences(expected[0])[0]
+    assert len(made) == 1
+    assert most < written_out
 
 
 def test_order_and_restarts_change_nothing(data: DataDir) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import random
 from array import array
 from collections.abc import Callable
@@ -11,7 +12,16 @@ import msgspec
 import pytest
 from simulated_agent import Run, message
 
-from arttrace.records.values.tokens import TokenIds, begins_with, encode_logprobs, encode_token_ids, plain, token_bytes
+from arttrace.records.message import Message
+from arttrace.records.values.tokens import (
+    TokenIds,
+    TokenText,
+    begins_with,
+    encode_logprobs,
+    encode_token_ids,
+    plain,
+    token_bytes,
+)
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.trajectories.decoding.shared_prefixes import SharedTokens
 
@@ -31,6 +41,35 @@ def test_prompts_read_together_are_what_each_is_alone() -> None:
         assert ids == prompt
         assert tuple(prompt) == ids
         assert digest == SharedTokens().read(encode_token_ids(prompt))[0]
+
+
+def test_prompts_that_name_what_they_go_on_from_are_what_each_is_alone() -> None:
+    """However much of the one before is kept, readable or not, in any order."""
+    rng = random.Random(11)
+    texts = [TokenText(encode_token_ids([]))]
+    for _ in range(400):
+        before = rng.choice(texts[-8:])
+        kept = rng.choice([max(0, len(before) - 4), len(before), rng.randrange(len(before) + 1)])
+        whole = encode_token_ids([rng.randrange(3) for _ in range(len(before) // 4 + rng.randrange(9))])
+        longer = TokenText(whole[kept:], before, min(kept, len(whole)))
+        texts.append(longer if rng.random() < 0.9 else TokenText("i4:?"))
+    shared = SharedTokens()
+    for text in rng.sample(texts, len(texts)):
+        assert len(text) == len(str(text))
+        alone = SharedTokens().read(str(text))
+        assert (shared.read(text), shared.read(str(text))) == (alone, alone)
+
+
+def test_the_order_of_ids_is_that_of_lists() -> None:
+    rng = random.Random(5)
+    lists = [[rng.randrange(-2, 3) for _ in range(rng.randrange(6))] for _ in range(60)]
+    longest = TokenIds.of([1, 2, 1, 2, 1])
+    ids = [*map(TokenIds.of, lists), *(TokenIds(longest._ids, length) for length in range(6))]
+    assert list(map(list, sorted(ids))) == sorted(map(list, ids))
+    for one in ids:
+        assert one.followed_by((1, 2)) == [*one, 1, 2]
+        assert one == list(one)
+    assert TokenIds(longest._ids, 2).followed_by((1, 2))._ids is longest._ids
 
 
 def test_unreadable_text_is_hashed_and_no_ids() -> None:
@@ -83,6 +122,26 @@ def test_a_growing_run_holds_its_longest_prompt_only() -> None:
     [trajectory] = build_trajectories(run.end())
     arrays = {id(placed.call.prompt_token_ids._ids) for placed in trajectory.calls}  # type: ignore[union-attr]
     assert len(arrays) == 1
+
+
+def test_a_message_that_calls_share_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of a long run was asked anew whether any of its messages holds an image."""
+    module = importlib.import_module("arttrace.trajectories.sequences")
+    looked_at: list[Message] = []
+
+    def has_media(one: Message) -> bool:
+        looked_at.append(one)
+        return False
+
+    monkeypatch.setattr(module, "has_media", has_media)
+    run = Run()
+    history = [message("user", "u")]
+    for turn in range(20):
+        history.append(run.chat(f"c{turn}", history, message("assistant", f"said {turn}"), at=10 * turn))
+        history.append(message("user", f"on {turn}"))
+    [trajectory] = build_trajectories(run.end())
+    sequences(trajectory)
+    assert len(looked_at) == len({id(one) for placed in trajectory.calls for one in placed.call.messages})
 
 
 TRUTH = {

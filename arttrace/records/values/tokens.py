@@ -14,7 +14,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-_IDS, _LOGPROBS = "i4:", "f4:"
+TOKEN_IDS, _LOGPROBS = "i4:", "f4:"
+"""What encoded token ids and log-probabilities begin with."""
 _LOG_OF_ZERO = -9999.0
 _LARGEST = float.fromhex("0x1.fffffep127")  # of float32
 
@@ -78,9 +79,48 @@ class TokenIds(Sequence[int]):
             return len(other) <= self._length
         return self._ids[: len(other)] == other._ids[: len(other)]
 
+    def __lt__(self, other: TokenIds) -> bool:
+        """Whether these come first in the order of lists, in which what begins with others follows them."""
+        if self._ids is other._ids:
+            return self._length < other._length
+        return self._ids[: self._length] < other._ids[: other._length]
+
+    def followed_by(self, further: Sequence[int]) -> TokenIds:
+        """These and further ones; they share this array where it goes on so."""
+        added, end = array("i", further), self._length + len(further)
+        if self._ids[self._length : end] == added:
+            return TokenIds(self._ids, end)
+        return TokenIds(self._ids[: self._length] + added, end)
+
     def tobytes(self) -> bytes:
         """The ids as native 32-bit numbers."""
         return memoryview(self._ids)[: self._length].tobytes()
+
+
+class TokenText:
+    """An encoded prompt as the first `keep` characters of the one that it goes on from (`before`), then `tail`.
+
+    Equal ones should be the same object: each is then read once, whatever the length of the prompt.
+    """
+
+    __slots__ = ("before", "is_ascii", "keep", "tail")
+
+    def __init__(self, tail: str, before: TokenText | None = None, keep: int = 0) -> None:
+        self.tail, self.before, self.keep = tail, before, keep
+        self.is_ascii: bool = tail.isascii() and (before is None or before.is_ascii)
+
+    def __len__(self) -> int:
+        return self.keep + len(self.tail)
+
+    def __str__(self) -> str:
+        pieces: list[str] = []
+        at: TokenText | None = self
+        wanted = len(self)
+        while at is not None:
+            pieces.append(at.tail[: max(0, wanted - at.keep)])
+            wanted = min(wanted, at.keep)
+            at = at.before
+        return "".join(reversed(pieces))
 
 
 def token_bytes(token_ids: Sequence[int]) -> bytes:
@@ -109,7 +149,7 @@ def plain_or_text(value: Any) -> Any:
 
 def encode_token_ids(token_ids: Sequence[int]) -> str:
     """Token ids of shape (T,) as text. Raises struct.error for an id outside 32 bits."""
-    return _IDS + base64.b64encode(struct.pack(f"<{len(token_ids)}i", *token_ids)).decode("ascii")
+    return TOKEN_IDS + base64.b64encode(struct.pack(f"<{len(token_ids)}i", *token_ids)).decode("ascii")
 
 
 def encode_logprobs(logprobs: Sequence[float | None]) -> str:
@@ -125,7 +165,7 @@ def encode_logprobs(logprobs: Sequence[float | None]) -> str:
 
 def token_array(text: str) -> array[int]:
     """The ids in such a text. Raises ValueError if it is not one."""
-    ids = array("i", _payload(text, _IDS))
+    ids = array("i", _payload(text, TOKEN_IDS))
     if sys.byteorder == "big":
         ids.byteswap()
     return ids
@@ -136,7 +176,7 @@ def decode_token_ids(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return struct.unpack(f"<{len(raw := _payload(value, _IDS)) // 4}i", raw)
+        return struct.unpack(f"<{len(raw := _payload(value, TOKEN_IDS)) // 4}i", raw)
     if not isinstance(value, Sequence) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
         raise ValueError("token ids are neither 'i4:' text nor an array of integers")
     return tuple(TokenIds.of(value))

@@ -11,6 +11,7 @@ import msgspec
 from arttrace.records import semconv
 from arttrace.records.message import MessageTexts
 from arttrace.records.span import SpanRow
+from arttrace.records.values.tokens import TokenText
 from arttrace.store.rows.prefixes import join
 
 _decoder = msgspec.json.Decoder(SpanRow)
@@ -22,7 +23,8 @@ def read_spans(
     connection: duckdb.DuckDBPyConnection, where: str, values: Sequence[Any], *, shared: bool = False
 ) -> list[SpanRow]:
     """Every stored version of the spans for which a condition on `span_records` holds, as they came; when `shared`,
-    their input messages as MessageTexts, in which equal messages are one object."""
+    their input messages as MessageTexts, in which equal messages are one object, and the token ids of their prompts as
+    TokenTexts."""
     rows = connection.execute(f"SELECT {_COLUMNS}, trace_id FROM span_records WHERE {where}", values).fetchall()  # noqa: S608
     if not rows:
         return []
@@ -63,7 +65,8 @@ def _spans(
             messages = prompts.messages(prompt)
             shared[semconv.INPUT_MESSAGES] = messages if as_texts else join(list(messages), form)
         if prompt_tokens is not None:
-            shared[semconv.PROMPT_TOKEN_IDS] = tokens.text(prompt_tokens)
+            ids = tokens.text(prompt_tokens)
+            shared[semconv.PROMPT_TOKEN_IDS] = ids if as_texts and ids.is_ascii else str(ids)
         if tools is not None:
             shared[semconv.TOOL_DEFINITIONS] = texts[tools]
         if instructions is not None:
@@ -93,12 +96,12 @@ class _Prompts:
 class _TokenPrompts:
     def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
         self._rows = {id: (parent, keep, tail) for id, parent, keep, tail in rows}
-        self._whole: dict[int, str] = {}
+        self._whole: dict[int, TokenText] = {}
 
-    def text(self, id: int) -> str:
+    def text(self, id: int) -> TokenText:
         for one in _chain(id, self._rows, self._whole):
             parent, keep, tail = self._rows[one]
-            self._whole[one] = tail if parent is None else self._whole[parent][:keep] + tail
+            self._whole[one] = TokenText(tail) if parent is None else TokenText(tail, self._whole[parent], keep)
         return self._whole[id]
 
 

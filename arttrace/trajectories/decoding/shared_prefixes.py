@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from arttrace.records.message import MessageTexts
 from arttrace.records.values.lenient_json import read_lenient
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.records.values.tokens import TokenIds, token_array
+from arttrace.records.values.tokens import TOKEN_IDS, TokenIds, TokenText, token_array
 from arttrace.trajectories.decoding.recent_texts import RecentTexts
 
 _T = TypeVar("_T")
@@ -148,43 +148,93 @@ class SharedTexts:
 
 
 _IDS_AT_ONCE = 16  # characters of base64 that hold three whole ids
-_PREFIX = len("i4:")
+_PREFIX = len(TOKEN_IDS)
+
+
+class _Begun(NamedTuple):
+    """What was made of the first `length` characters of an encoded prompt: a hash over them, and an array that their
+    ids come first in."""
+
+    state: Any
+    length: int
+    ids: array[int]
+
+
+class _Read(NamedTuple):
+    """What was made of an encoded prompt: its hash and its ids, None when it is not readable; what of it a longer one
+    goes on from, and the characters behind that."""
+
+    digest: bytes
+    ids: TokenIds | None
+    begun: _Begun | None = None
+    rest: str = ""
 
 
 class SharedTokens:
     """Token ids of one trace's prompts: those that extend earlier ones lie in one array with them."""
 
     def __init__(self) -> None:
-        self._recent: RecentTexts[tuple[Any, array[int]]] = (
-            RecentTexts()
-        )  # a hash over the text; its ids come first in the array
+        self._recent: RecentTexts[_Begun] = RecentTexts()
+        self._linked: dict[int, tuple[TokenText, _Read]] = {}  # by identity
 
-    def read(self, text: str) -> tuple[bytes, TokenIds | None]:
+    def read(self, text: str | TokenText) -> tuple[bytes, TokenIds | None]:
         """The hash of an encoded prompt (16 bytes), and its ids, None when it is not readable."""
+        if isinstance(text, TokenText):
+            found = self._of_linked(text)
+            return found.digest, found.ids
         earlier = self._recent.longest(text, len(text))
-        nothing = (hashlib.blake2b(digest_size=16), array("i"))
-        read, (state, ids) = (earlier.length, earlier.made) if earlier else (0, nothing)
-        state = state.copy()
-        known = max(0, read - _PREFIX) // _IDS_AT_ONCE * 3
-        try:
-            tail = token_array(text[:_PREFIX] + text[max(read, _PREFIX) :])
-        except ValueError:
-            state.update(text[read:].encode())
-            return state.digest(), None
-        further = ids[known : known + len(tail)]
-        if further == tail[: len(further)]:
-            ids.extend(tail[len(further) :])
-        else:
-            ids = ids[:known] + tail
-        whole = _whole_ids(text)
-        if whole > read:
-            state.update(text[read:whole].encode())
-            self._recent.keep(text[read:whole], (state.copy(), ids), earlier)
-            read = whole
-        state.update(text[read:].encode())
-        return state.digest(), TokenIds(ids, known + len(tail))
+        begun = earlier.made if earlier else _nothing()
+        found = _read_on(begun, text[begun.length :])
+        if found.begun is not None and found.begun.length > begun.length:
+            self._recent.keep(text[begun.length : found.begun.length], found.begun, earlier)
+        return found.digest, found.ids
+
+    def _of_linked(self, text: TokenText) -> _Read:
+        """What it goes on from was recognised when it was stored, and is not looked for again."""
+        missing: list[TokenText] = []
+        at: TokenText | None = text
+        while at is not None and id(at) not in self._linked:
+            missing.append(at)
+            at = at.before
+        for one in reversed(missing):
+            self._linked[id(one)] = one, self._read_linked(one)
+        return self._linked[id(text)][1]
+
+    def _read_linked(self, text: TokenText) -> _Read:
+        if text.before is not None:
+            before = self._linked[id(text.before)][1]
+            kept = text.keep - before.begun.length if before.begun is not None else -1
+            if before.begun is not None and 0 <= kept <= len(before.rest):
+                return _read_on(before.begun, before.rest[:kept] + text.tail)
+        return _read_on(_nothing(), str(text))
 
 
-def _whole_ids(text: str) -> int:
-    """How many characters of an encoded prompt a longer one is sure to begin with."""
-    return max(0, len(text) - _PREFIX - 4) // _IDS_AT_ONCE * _IDS_AT_ONCE + _PREFIX
+def _nothing() -> _Begun:
+    return _Begun(hashlib.blake2b(digest_size=16), 0, array("i"))
+
+
+def _read_on(begun: _Begun, further: str) -> _Read:
+    """An encoded prompt of which the beginning was read, and what follows it."""
+    state = begun.state.copy()
+    known = max(0, begun.length - _PREFIX) // _IDS_AT_ONCE * 3
+    try:
+        tail = token_array(TOKEN_IDS + further if begun.length else further)
+    except ValueError:
+        state.update(further.encode())
+        return _Read(state.digest(), None)
+    ids = begun.ids
+    there = ids[known : known + len(tail)]
+    if there == tail[: len(there)]:
+        ids.extend(tail[len(there) :])
+    else:
+        ids = ids[:known] + tail
+    whole = max(0, _whole_ids(begun.length + len(further)) - begun.length)
+    state.update(further[:whole].encode())
+    longer = _Begun(state.copy(), begun.length + whole, ids)
+    state.update(further[whole:].encode())
+    return _Read(state.digest(), TokenIds(ids, known + len(tail)), longer, further[whole:])
+
+
+def _whole_ids(length: int) -> int:
+    """With how many of its characters an encoded prompt of this length is sure to begin a longer one."""
+    return max(0, length - _PREFIX - 4) // _IDS_AT_ONCE * _IDS_AT_ONCE + _PREFIX

@@ -16,6 +16,7 @@ from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.span import SpanRow
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.records.values.tokens import TokenText
 from arttrace.trajectories.decoding.attribute_values import is_shallow, text
 from arttrace.trajectories.decoding.shared_prefixes import MessageList, SharedTexts, SharedTokens
 
@@ -54,11 +55,11 @@ class _TraceReader:
             hashed, length = messages.digest, messages.size
             shared[semconv.INPUT_MESSAGES] = messages
         tokens = row.attributes.get(semconv.PROMPT_TOKEN_IDS)
-        if isinstance(tokens, str) and tokens.isascii():
+        if isinstance(tokens, TokenText) or (isinstance(tokens, str) and tokens.isascii()):
             digest_of_ids, ids = self._tokens.read(tokens)
             hashed += digest_of_ids
             length += len(tokens)
-            shared[semconv.PROMPT_TOKEN_IDS] = tokens if ids is None else ids
+            shared[semconv.PROMPT_TOKEN_IDS] = str(tokens) if ids is None else ids
         if shared:
             rest = row.attributes.copy()
             for name in shared:
