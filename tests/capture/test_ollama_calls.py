@@ -6,6 +6,7 @@ import asyncio
 import base64
 import importlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from outcomes import outcome
 
 import arttrace
 from arttrace.capture.calls import model_call, routing
+from arttrace.capture.export import summary
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import decode_logprobs
@@ -398,6 +400,34 @@ def test_plain_http_clients_are_not_captured_otherwise(server: OllamaServer, spa
     with arttrace.trajectory(name="root"):
         requests.post(f"{server.url}/api/generate", json={"model": "llama-x", "prompt": "Sky?"}, timeout=60)
     assert [span.name for span in spans()] == ["invoke_agent root"]
+
+
+def test_what_is_counted_as_not_captured(
+    server: OllamaServer, spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is only loaded is not asked; what is at such a path and names no model may be another protocol."""
+    monkeypatch.setattr(summary, "_path", tmp_path / "tally")
+    monkeypatch.setattr(summary, "_tally", summary.Tally())
+    with arttrace.trajectory(name="root"):
+        client(server).chat("llama-x")
+        client(server).chat(**ASKED)
+        for path, body in (
+            ("api/chat", {"model": "llama-x"}),
+            ("api/chat", {"messages": HISTORY[:1]}),
+            ("api/generate", {"model": "llama-x", "prompt": "Sky?"}),
+            ("v1/systemone", {"model": "llama-x", "state": "Sky", "questions": {}}),
+        ):
+            httpx.post(f"{server.url}/{path}", json=body)
+    spans()
+    summary.write()
+    passed = Counter[str]()
+    for line in (tmp_path / "tally").read_bytes().splitlines():
+        passed.update(json.loads(line)["passed"])
+    assert passed == {
+        f"127.0.0.1/api/chat ({summary.BY_NONE})": 1,
+        f"127.0.0.1/api/generate ({summary.BY_A_SETTING})": 1,
+        "127.0.0.1/v1/systemone (no setting captures them: arttrace does not read this API)": 1,
+    }
 
 
 def test_what_a_route_does_not_reach_is_said_once(
