@@ -56,6 +56,7 @@ AGENT_ID: Final = "gen_ai.agent.id"
 AGENT_DESCRIPTION: Final = "gen_ai.agent.description"
 
 OPENAI_API_TYPE: Final = "openai.api.type"
+AWS_BEDROCK_GUARDRAIL_ID: Final = "aws.bedrock.guardrail.id"
 
 OPERATION_CHAT: Final = "chat"
 OPERATION_TEXT_COMPLETION: Final = "text_completion"

@@ -9,6 +9,9 @@ from typing import Literal, get_args
 
 from arttrace.records import semconv
 from arttrace.wire.apis.anthropic.messages import decode_messages
+from arttrace.wire.apis.bedrock import paths as bedrock
+from arttrace.wire.apis.bedrock.converse import decode_converse
+from arttrace.wire.apis.bedrock.invoke_model import at_bedrock
 from arttrace.wire.apis.gemini import paths as gemini
 from arttrace.wire.apis.gemini.embed_content import decode_embed_content
 from arttrace.wire.apis.gemini.generate_content import decode_generate_content
@@ -20,6 +23,7 @@ from arttrace.wire.apis.openai.chat import decode_chat
 from arttrace.wire.apis.openai.completions import decode_completion
 from arttrace.wire.apis.openai.embeddings import decode_embeddings
 from arttrace.wire.apis.openai.responses import decode_response
+from arttrace.wire.aws_event_stream import as_server_sent
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.span_attributes import Decoded
 
@@ -34,9 +38,10 @@ Api = Literal[
     "ollama_chat",
     "ollama_generate",
     "ollama_embed",
+    "converse",
 ]
 """The APIs whose calls are recorded, OpenAI's as `openai.api.type` names them; `messages` is Anthropic's, the next two
-are Gemini's."""
+are Gemini's, the last is Bedrock's."""
 
 _PATHS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", "chat_completions"),
@@ -45,8 +50,7 @@ _PATHS: tuple[tuple[str, Api], ...] = (
     ("/embeddings", "embeddings"),
     ("/v1/messages", "messages"),
 )
-# Anthropic's models at Amazon Bedrock and at Vertex AI.
-_MESSAGES = re.compile(r"/model/[^/]*anthropic[^/]*/invoke(-with-response-stream)?$|/publishers/anthropic/.*awPredict$")
+_AT_VERTEX = re.compile(r"/publishers/anthropic/.*awPredict$")
 _OPERATIONS: dict[Api, str] = {
     "chat_completions": semconv.OPERATION_CHAT,
     "responses": semconv.OPERATION_CHAT,
@@ -58,6 +62,7 @@ _OPERATIONS: dict[Api, str] = {
     "ollama_chat": semconv.OPERATION_CHAT,
     "ollama_generate": semconv.OPERATION_TEXT_COMPLETION,
     "ollama_embed": semconv.OPERATION_EMBEDDINGS,
+    "converse": semconv.OPERATION_CHAT,
 }
 _DECODERS = {
     "chat_completions": decode_chat,
@@ -70,6 +75,7 @@ _DECODERS = {
     "ollama_chat": decode_ollama_chat,
     "ollama_generate": decode_ollama_generate,
     "ollama_embed": decode_ollama_embed,
+    "converse": decode_converse,
 }
 assert set(_DECODERS) == set(get_args(Api))
 
@@ -80,8 +86,10 @@ def api_of(path: str) -> Api | None:
     if (of_ollama := ollama.api_at(path)) is not None:  # before OpenAI's: its `/api/embeddings` ends as theirs
         return of_ollama
     named = next((api for end, api in _PATHS if path.endswith(end)), None)
-    if named is None and _MESSAGES.search(path) and not path.endswith("count-tokens:rawPredict"):
+    if named is None and _AT_VERTEX.search(path) and not path.endswith("count-tokens:rawPredict"):
         return "messages"
+    if named is None and bedrock.is_call(path):
+        return "converse" if bedrock.is_converse(path) else "messages" if bedrock.is_anthropics(path) else None
     if named is None and gemini.is_call(path):
         return "generate_content"
     if named is None and gemini.is_embedding(path):
@@ -101,6 +109,11 @@ def is_call(path: str, body: Callable[[], bytes | None]) -> bool | None:
             return True
 
 
+def may_be_call(path: str) -> bool:
+    """Whether a POST to this path is a call, where that may be one that only the body tells."""
+    return api_of(path) is not None or bedrock.is_call(path)
+
+
 def operation_of(path: str) -> str:
     """`gen_ai.operation.name` of a call to this path."""
     return _OPERATIONS[api_of(path) or "chat_completions"]
@@ -108,6 +121,8 @@ def operation_of(path: str) -> str:
 
 def provider_of(path: str, host: str | None) -> str:
     """`gen_ai.provider.name` of a call to this path at this host, by whatever client."""
+    if bedrock.is_call(path):
+        return "aws.bedrock"
     match api_of(path):
         case "messages":
             return "anthropic"
@@ -127,4 +142,8 @@ def decode(exchange: Exchange, *, called: Api | None = None, content: bool = Tru
     attribute in bytes; the names of those that were cut are under `arttrace.truncated`. An error type is the status
     code of an HTTP error, as the conventions have it, else one of "invalid_response" and "stream_error".
     """
-    return _DECODERS[api_of(exchange.path) or called or "chat_completions"](exchange, content=content, limit=limit)
+    api = api_of(exchange.path) or called or "chat_completions"
+    exchange = as_server_sent(exchange)
+    decoded = _DECODERS[api](exchange, content=content, limit=limit)
+    is_other = bedrock.is_call(exchange.path) and not bedrock.is_converse(exchange.path)
+    return at_bedrock(decoded, exchange) if is_other else decoded

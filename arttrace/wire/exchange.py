@@ -12,12 +12,15 @@ from arttrace.records import semconv
 Ending = Literal["complete", "closed", "cancelled", "error"]
 """How reading the response ended: to its end, closed or dropped by the caller, cancelled, or by an error."""
 
+COUNT_HEADERS = ("x-amzn-bedrock-input-token-count", "x-amzn-bedrock-output-token-count")
+"""In which Bedrock counts the tokens of a call."""
 KEPT_RESPONSE_HEADERS = (
     "content-type",
     "content-encoding",
     semconv.POLICY_VERSION_HEADER,
     semconv.SAMPLING_HEADER,
     semconv.END_TOKEN_HEADER,
+    *COUNT_HEADERS,
 )
 """The headers of a response that a span is made from, in lower case; a recorder keeps no others."""
 

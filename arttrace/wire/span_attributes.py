@@ -301,5 +301,8 @@ def error_of(document: Any) -> str | None:
 
 
 def error_text(body: bytes) -> str:
-    """What the body of a failed request says."""
-    return error_of(json_or_none(body)) or body[:MAX_ERROR_TEXT].decode(errors="replace")
+    """What the body of a failed request says: AWS writes the message alone."""
+    document = json_or_none(body)
+    message = document.get("message") if isinstance(document, dict) else None
+    alone = message[:MAX_ERROR_TEXT] if isinstance(message, str) else None
+    return error_of(document) or alone or body[:MAX_ERROR_TEXT].decode(errors="replace")

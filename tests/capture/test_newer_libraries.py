@@ -14,7 +14,7 @@ from arttrace.capture.base import guard
 from arttrace.capture.patches import registry
 from arttrace.capture.patches.frameworks import agno, openai_agents, pydantic_ai
 from arttrace.capture.patches.frameworks.langchain import steps as langchain_steps
-from arttrace.capture.patches.model_clients import not_recorded
+from arttrace.capture.patches.model_clients import bedrock
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ async def test_more_arguments_reach_the_library() -> None:
     agents = type("Agent", (Newer,), {})
     pydantic_ai.install(SimpleNamespace(Agent=agents, InstrumentationSettings=None))  # type: ignore[arg-type]
     sessions = type("URLLib3Session", (Newer,), {})
-    not_recorded.install_botocore(SimpleNamespace(URLLib3Session=sessions))  # type: ignore[arg-type]
+    bedrock.install_requests(SimpleNamespace(URLLib3Session=sessions))  # type: ignore[arg-type]
     with arttrace.trajectory(name="run"):
         assert tools().execute(1, more=2) == ((1,), {"more": 2})
         assert await tools().aexecute(1, more=2) == ((1,), {"more": 2})

@@ -98,7 +98,7 @@ def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monk
     found = _doctor(tmp_path / "data")
     if "anthropic" in absent:
         assert found["openai"]["state"] == "warning"
-        assert "the openai, anthropic, google-genai and ollama clients" in found["openai"]["hint"]
+        assert "the openai, anthropic, google-genai, ollama and boto3 clients" in found["openai"]["hint"]
     else:
         assert "openai" not in found
         assert (found["anthropic"]["state"], found["anthropic"]["found"]) == ("ok", "2.10.0")
@@ -276,7 +276,7 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert code == 1
     assert found["program"]["found"] == "it ended with exit code 3"
     assert found["captured"]["state"] == "error"
-    assert "the openai, anthropic, google-genai and ollama clients" in found["captured"]["hint"]
+    assert "the openai, anthropic, google-genai, ollama and boto3 clients" in found["captured"]["hint"]
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     _, found = _checked(root, program)
     assert found["program"]["found"].startswith("it ended with signal SIGILL: an illegal instruction")

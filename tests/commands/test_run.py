@@ -329,8 +329,8 @@ def test_ls_does_not_ask_somebody_to_run_an_agent_who_just_did(server: ChatServe
 
 
 BY_EVERY_CLIENT = """
-import asyncio, json, os
-import aiohttp, boto3, httpx, requests
+import asyncio, contextlib, json, os
+import aiohttp, boto3, botocore.config, httpx, requests
 url = os.environ["OPENAI_BASE_URL"]
 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 async def asynchronously():
@@ -342,10 +342,12 @@ async def asynchronously():
 httpx.post(url + "/chat/completions", json=body)
 requests.post(url + "/chat/completions", json=body)
 asyncio.run(asynchronously())
-aws = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
+once = botocore.config.Config(retries={"total_max_attempts": 1})
+aws = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b", "config": once}
 bedrock = boto3.client("bedrock-runtime", endpoint_url=url.removesuffix("/v1"), **aws)
-for model in ("meta.llama:3", "anthropic.claude"):
-    bedrock.invoke_model(modelId=model, body=json.dumps(body))
+for model in ("meta.llama:3", "arn:aws:bedrock:us-east-1:1:provisioned-model/abc"):
+    with contextlib.suppress(Exception):
+        bedrock.invoke_model(modelId=model, body=json.dumps({"prompt": "hi"}))
 """
 
 
@@ -353,8 +355,8 @@ def test_what_any_client_sent_to_a_model_is_named(server: ChatServer, tmp_path: 
     (tmp_path / "agent.py").write_text(BY_EVERY_CLIENT)
     shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     assert "4 requests to 127.0.0.1/v1/chat/completions (ARTTRACE_CAPTURE_HTTP=1 captures them)" in shown
-    for model in ("meta.llama:3", "anthropic.claude"):
-        assert f"1 request to 127.0.0.1/model/{model}/invoke (no setting captures them: arttrace has no hook" in shown
+    for model in ("/model/meta.llama:3", "provisioned-model/abc"):
+        assert re.search(rf"1 request to 127.0.0.1\S*{model}/invoke \(no setting captures them: they are in a", shown)
     assert shown.count("not captured") == 3
 
 

@@ -1,14 +1,16 @@
-"""What the stand-ins for Anthropic's and Gemini's servers share: they listen on 127.0.0.1, keep what they were sent,
-and keep the connection."""
+"""What the stand-ins for Anthropic's, Gemini's and Bedrock's servers share: they listen on 127.0.0.1, keep what they
+were sent, and keep the connection."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, TypeVar
+
+NONE: Mapping[str, str] = {}
 
 
 class ServerSide(Protocol):
@@ -37,11 +39,12 @@ class StandIn(BaseHTTPRequestHandler):
         self.state.sent.append((self.path, {name.lower(): value for name, value in self.headers.items()}, request))
         return request
 
-    def send_json(self, status: int, body: Any) -> None:
+    def send_json(self, status: int, body: Any, headers: Mapping[str, str] = NONE) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
-        for name, value in (("content-type", "application/json"), ("content-length", len(data)), ("retry-after", "0")):
-            self.send_header(name, str(value))
+        usual = {"content-type": "application/json", "content-length": str(len(data)), "retry-after": "0"}
+        for name, value in {**usual, **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 

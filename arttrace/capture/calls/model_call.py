@@ -7,6 +7,7 @@ read, the stream was closed, dropped or cancelled, an error was raised) comes to
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 import weakref
@@ -40,6 +41,8 @@ from arttrace.wire.span_attributes import json_or_none, named_trajectory
 orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""
 
+_STREAMS = re.compile("event-?stream|ndjson")
+"""In the content type of an answer that comes in pieces: in events, in Amazon's too, or in lines."""
 _open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by id(); who takes a call out of it ends it
 
 
@@ -326,8 +329,7 @@ class ModelCall:
             attributes[semconv.ATTEMPTS] = len(self._attempts)
         if self.routed_from is not None:
             attributes[semconv.ROUTED_FROM] = self.routed_from
-        content_type = last.headers.get("content-type") or ""
-        if last.first_chunk_ns is not None and any(kind in content_type for kind in ("event-stream", "ndjson")):
+        if last.first_chunk_ns is not None and _STREAMS.search(last.headers.get("content-type") or ""):
             attributes[semconv.RESPONSE_TIME_TO_FIRST_CHUNK] = max(last.first_chunk_ns - self.start_ns, 0) / 1e9
         try:
             for attempt in self._attempts:

@@ -19,7 +19,8 @@ from arttrace.capture.export import lifecycle, summary
 from arttrace.system.addresses import with_plain_port
 from arttrace.system.errors import ArttraceError
 from arttrace.wire import Api, api_of
-from arttrace.wire.apis.gemini.paths import model_in
+from arttrace.wire.apis.bedrock import paths as bedrock
+from arttrace.wire.apis.gemini import paths as gemini
 from arttrace.wire.content.secrets import is_of_a_key
 from arttrace.wire.request_body import read_model, with_fields, with_model
 from arttrace.wire.sampling_fields import body_as_the_policy
@@ -147,9 +148,11 @@ def _say_where_it_has_none(api: Api | None, path: str, body: bytes | None, route
             not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
             return
         case "generate_content":
-            whose, model = "Gemini", model_in(path)
+            whose, model = "Gemini", gemini.model_in(path)
         case "ollama_chat" | "ollama_generate":
             whose, model = "Ollama", read_model(body or b"")
+        case _ if bedrock.is_call(path):
+            whose, model = "Bedrock", bedrock.model_in(path)
         case _:
             return
     agent = _agent()

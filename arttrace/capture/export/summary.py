@@ -30,10 +30,12 @@ VARIABLE = "ARTTRACE_TALLY"
 _OWNER = "ARTTRACE_TALLY_OWNER"
 _MAX_KINDS = 20
 BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
-BY_NONE = "no setting captures them: they are in another protocol than OpenAI's, Anthropic's, Gemini's or Ollama's"
+BY_NONE = (
+    "no setting captures them: they are in another protocol than OpenAI's, Anthropic's, Gemini's, Ollama's or "
+    "Bedrock's Converse"
+)
 BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
 _LATER = "no setting captures them: their answers come later, by other requests"
-BY_NO_HOOK = "no setting captures them: arttrace has no hook for boto3's calls"
 BY_A_PROGRAM = (
     "no setting captures them: a program of its own calls the model; `arttrace import` reads its session files"
 )
@@ -43,7 +45,7 @@ _BY_THE_SERVICE = "no setting captures them: the service runs the agent, and cal
 _ELSEWHERE = "other addresses"
 # Model APIs that are none of those, or may be: Cohere's, Bedrock, other models at Vertex AI, what is at Ollama's paths.
 _OTHERS = re.compile(
-    r"/api/(chat|generate)|/v\d/chat|/model/[^/]+/(invoke|converse)[a-z-]*"
+    r"/api/(chat|generate)|/v\d/chat|/model/.+/(invoke|converse)[a-z-]*"
     r"|/publishers/[^/]+/models/(?!count-tokens:)[^/]+:(predict|(stream)?rawpredict)\Z",
     re.IGNORECASE,
 )
@@ -110,7 +112,7 @@ class Tally(msgspec.Struct):
         elif is_off():
             said = ["nothing was captured: ARTTRACE_DISABLED is set"]
         else:
-            clients = "openai, anthropic, google-genai or ollama client"
+            clients = "openai, anthropic, google-genai, ollama or boto3 client"
             said = [f"nothing was captured: arttrace saw no model call of the {clients}"]
         if self.left_out:
             said.append(f"{quantity(self.left_out, 'run')} left out by sampling")

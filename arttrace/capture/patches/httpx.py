@@ -24,7 +24,7 @@ from arttrace.capture.context import program
 from arttrace.capture.context.flow import calling_flow
 from arttrace.capture.export import summary
 from arttrace.capture.patches.registry import patch
-from arttrace.wire import Ending, api_of, is_call, provider_of
+from arttrace.wire import Ending, api_of, is_call, may_be_call, provider_of
 
 current_call: ContextVar[ModelCall | UnrecordedCall | None] = ContextVar("arttrace_call", default=None)
 """The call whose `request` is running in this flow: what it sends, at whatever layer, belongs to it."""
@@ -121,7 +121,7 @@ def _is_of(call: ModelCall, client: Any, request: Any) -> bool:
 def is_sent_by_any(call: ModelCall, path: str) -> bool:
     """Whether a request made meanwhile is that of a call whose client sends by any HTTP client: the outermost counts,
     where one sends by another."""
-    return call.http_client is None and not call.awaits_answer and api_of(path) is not None
+    return call.http_client is None and not call.awaits_answer and may_be_call(path)
 
 
 def _is_handed_on(call: ModelCall, request: Any) -> bool:

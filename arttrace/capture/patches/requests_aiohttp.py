@@ -29,7 +29,7 @@ from arttrace.capture.patches.httpx import (
     returned,
 )
 from arttrace.capture.patches.registry import patch
-from arttrace.wire import api_of
+from arttrace.wire import may_be_call
 
 _sending = Guard("reading a request")
 _answering = Guard("reading a response")
@@ -273,7 +273,7 @@ def _aiohttp_send(send: Callable[..., Any]) -> Callable[..., Any]:
         call = current_call.get()
         if isinstance(call, ModelCall) and call.http_client is self._session:
             with _sending:
-                if api_of(self.url.path) is not None:  # else it is what the session's middleware sends beside
+                if may_be_call(self.url.path):  # else it is what the session's middleware sends beside
                     body = getattr(self.body, "_value", self.body)  # of a payload
                     call.sending(bytes(body) if isinstance(body, (bytes, bytearray)) else None, self.url, self.headers)
         return await send(self, *args, **kwargs)

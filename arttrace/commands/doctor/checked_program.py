@@ -25,9 +25,9 @@ _ELSEWHERE = ("ARTTRACE_ENDPOINT", "ARTTRACE_CONTEXT", "ARTTRACE_DISABLED", "ART
 _NOWHERE_ELSE = {"ARTTRACE_OTLP": "0", "ARTTRACE_LANGFUSE": "0"}
 _RUN = "from arttrace.commands import main; main()"
 _NOT_CAPTURED = (
-    "Calls of the openai, anthropic, google-genai and ollama clients are captured, and with ARTTRACE_CAPTURE_HTTP=1 "
-    "those of plain HTTP clients. A program that names a data directory of its own in arttrace.init(dir=...) records "
-    "there."
+    "Calls of the openai, anthropic, google-genai, ollama and boto3 clients are captured, and with "
+    "ARTTRACE_CAPTURE_HTTP=1 those of plain HTTP clients. A program that names a data directory of its own in "
+    "arttrace.init(dir=...) records there."
 )
 
 

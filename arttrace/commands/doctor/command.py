@@ -146,7 +146,7 @@ def _clients(_data: DataDir) -> Iterator[Check]:
         hint = "" if known else "Versions 2 and 3 are supported."
         yield Check("openai", "ok" if known else "error", version, hint)
     elif not {"anthropic", "google-genai", "ollama"} & installed.keys():
-        hint = "Only calls of the openai, anthropic, google-genai and ollama clients are captured by themselves."
+        hint = "Only calls of the openai, anthropic, google-genai, ollama and boto3 clients are captured by themselves."
         yield Check("openai", "warning", "not installed", hint)
     for name, module in _OTHER_CLIENTS.items():
         if not (version := installed.get(name)):
@@ -168,6 +168,7 @@ _OTHER_CLIENTS = {
     "anthropic": "anthropic.",
     "google-genai": "google.genai.",
     "ollama": "httpx",  # by which it sends
+    "boto3": "botocore.",
     "google-generativeai": "google.generativeai.",
 }
 

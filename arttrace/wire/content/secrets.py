@@ -82,12 +82,14 @@ def is_of_a_key(header: str | bytes) -> bool:
 
 
 def remember_headers(headers: Mapping[str, str]) -> None:
-    """Note the secrets among the headers (names in lower case, or a mapping that minds no case) of a request."""
+    """Note the secrets among the headers (names in lower case, or a mapping that minds no case) of a request. AWS's
+    signatures are none: each is of one request."""
     raw = getattr(headers, "raw", None)
     names = [name for name, _ in raw] if isinstance(raw, list) else headers
     found = {name if isinstance(name, str) else name.decode("latin-1") for name in names if is_of_a_key(name)}
     for value in picked(headers, tuple(sorted(map(str.lower, found)))).values():
-        remember(value.rsplit(" ", 1)[-1])
+        if not value.startswith("AWS4-"):
+            remember(value.rsplit(" ", 1)[-1])
 
 
 def remember_query(url: str) -> None:

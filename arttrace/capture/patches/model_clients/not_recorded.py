@@ -1,5 +1,5 @@
 """Counts calls of models by ways that have no hook, so that the program's end can say that they were not captured:
-boto3, WebSockets, Claude Code."""
+WebSockets, Claude Code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.export import summary
@@ -15,23 +15,6 @@ from arttrace.capture.patches.httpx import note_passed
 from arttrace.capture.patches.registry import patch
 
 _counting = Guard("counting what is not captured")
-
-
-def install_botocore(module: ModuleType) -> None:
-    """Hook `botocore.httpsession.URLLib3Session.send`, by which boto3 sends."""
-    patch(module.URLLib3Session, "send", _botocore_send)
-
-
-def _botocore_send(send: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(send)
-    def hooked(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        with _counting:
-            if request.method == "POST":
-                url = urlsplit(request.url)
-                note_passed(url.hostname, unquote(url.path), summary.BY_NO_HOOK)
-        return send(self, request, *args, **kwargs)
-
-    return hooked
 
 
 def install_websockets(module: ModuleType) -> None:

@@ -26,7 +26,6 @@ from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.wire.apis.anthropic.chat import chat_messages, chat_tools
 from arttrace.wire.apis.openai.completion_response import ChoiceAnswer, Completion, integers, numbers
 from arttrace.wire.apis.openai.hidden_cuts import name_cuts
-from arttrace.wire.aws_event_stream import event_payloads
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import OutputMessage, parse_message, parse_messages
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none
@@ -36,7 +35,7 @@ TOKENS_FIELD = "arttrace"
 """Where `arttrace serve` puts the engine's tokens: {"prompt_token_ids", "token_ids", "logprobs"}, lists or null; and,
 of an answer that is no stream, the engine's `stop_reason`."""
 
-_MODEL_IN_PATH = re.compile(r"/model/([^/]+)/invoke|/models/([^/:]+):")
+_MODEL_IN_PATH = re.compile(r"/models/([^/:]+):")
 
 
 def decode_messages(exchange: Exchange, *, content: bool = True, limit: int = 8 << 20) -> Decoded:
@@ -45,9 +44,9 @@ def decode_messages(exchange: Exchange, *, content: bool = True, limit: int = 8 
     request = span.request()
     named = _MODEL_IN_PATH.search(exchange.path)
     if named is not None and semconv.REQUEST_MODEL not in span.attributes:
-        span.put(semconv.REQUEST_MODEL, unquote(named[1] or named[2]))
+        span.put(semconv.REQUEST_MODEL, unquote(named[1]))
     span.put_stops(request.get("stop_sequences"))
-    if exchange.path.endswith((":streamRawPredict", "/invoke-with-response-stream")):
+    if exchange.path.endswith(":streamRawPredict"):
         span.put(semconv.REQUEST_STREAM, True)
     span.put_text(semconv.PREVIOUS_RESPONSE_ID, json_object(request.get("thread")).get("previous_message_id"))
     if [message.get("role") for message in json_objects(request.get("messages"))][-1:] == ["assistant"]:
@@ -65,15 +64,14 @@ def _answer(span: SpanDraft, exchange: Exchange) -> Failure | None:
     body = span.body()
     if not isinstance(body, bytes):
         return body
-    framed = "vnd.amazon.eventstream" in exchange.headers.get("content-type", "")
-    if not framed and not span.is_stream(body):
+    if not span.is_stream(body):
         message = json_or_none(body)
         if not isinstance(message, dict):
             return ("invalid_response", "the response is no JSON object")
         _put(span, message, exchange.headers)
         error = error_of(message)
         return None if error is None else ("stream_error", error)
-    stream = read_message_events(event_payloads(body) if framed else event_data(body))
+    stream = read_message_events(event_data(body))
     span.stream_ended(done=stream.done, whole=stream.message.get("stop_reason") is not None)
     _put(span, stream.message, exchange.headers)
     if stream.error is not None:

@@ -265,6 +265,8 @@ def _read_choice_end(answer: ChoiceAnswer, choice: ChunkChoice, *, tokens: bool 
     """Finish reason, token ids and log-probabilities: what lies beside message, delta or text, added up."""
     if isinstance(choice.finish_reason, str) and choice.finish_reason not in _NO_REASON:
         answer.finish_reason, answer.stop_reason = choice.finish_reason, choice.stop_reason
+    elif choice.finish_reason is None and isinstance(choice.stop_reason, str):  # Mistral's chat at Bedrock
+        answer.finish_reason = choice.stop_reason
     if not tokens:
         return
     if choice.token_ids is not None and (ids := integers(choice.token_ids)) is not None:
