@@ -93,7 +93,7 @@ class Agreement:
     def compare(self, samples: Sequence[Any], version: str) -> None:
         """What the version sampled, under the learner, which holds it."""
         rows = self._rows(samples)
-        own, captured, _ = self.learner._compared(rows, version)
+        own, captured, *_ = self.learner._compared(rows, version)
         self.gaps += [abs(mine - its) for mine, its in zip(own, captured, strict=True)]
         if share := self.learner._shares_gone(rows, version).get(BEFORE):
             self.fresh.append(share.gone)
@@ -102,7 +102,7 @@ class Agreement:
         """Samples that say they are of the version that the learner holds, and are not: looked at where the learner's
         check would look, which needs some different tokens."""
         from arttrace.system.errors import TrainingError
-        from trainer.learner.stale_adapter import check_nearest
+        from trainer.learner.stale_adapter.check import check_nearest
 
         shares = self.learner._shares_gone(self._rows(samples), version)
         if BEFORE not in shares:

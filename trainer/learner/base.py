@@ -24,7 +24,9 @@ from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
 from trainer.learner.policy_model import fitted_to_machine, trainable
 from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
-from trainer.learner.stale_adapter import FIRST, Share, check_nearest, sample_of, share_gone, way_to
+from trainer.learner.stale_adapter.check import Compared, Ways, check_nearest
+from trainer.learner.stale_adapter.looked_at import Looker
+from trainer.learner.stale_adapter.share import Share
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.output.quiet import quiet
 from trainer.policies.base_weights import weights_digest
@@ -129,6 +131,8 @@ class BaseLearner(ABC):
     steps: int
     progress: Progress | None = None
     _before_last: Weights | None = None
+    _shares_beginnings = False
+    """Whether what several rows have in common goes through the model once."""
     _learned: Sequence[Columns] = ()
     """What the last step computed for each token; none where the weights are not those it left."""
 
@@ -140,7 +144,8 @@ class BaseLearner(ABC):
         self.base_weights = weights_digest(base_model)
         self.config = fitted_to_machine(asked, base_model)
         self.steps = 0
-        self._times: dict[str, float] = {}  # by a version's name, the length at which the way to it was measured last
+        self._looker = Looker(rounded=self._is_rounded, shares_beginnings=self._shares_beginnings)
+        self._ways = Ways()
         self._budget = self.config.micro_batch_tokens or 1
         self._may_grow = asked.micro_batch_tokens is None
 
@@ -179,7 +184,7 @@ class BaseLearner(ABC):
         weights = Weights(self.model) if before is None else before.weights
         try:
             with quiet(), deterministic(self.config):
-                tally = self._within_memory(whole, plans, current_version, before)
+                tally = self._within_memory(samples, whole, plans, current_version, before)
         except BaseException as error:
             let_go(error)  # what follows needs memory
             if before is not None:
@@ -201,13 +206,18 @@ class BaseLearner(ABC):
         return _metrics(whole, tally, self._budget, time.perf_counter() - started)
 
     def _within_memory(
-        self, whole: PlannedStep, plans: Sequence[PlannedStep], current_version: str | None, before: Snapshot | None
+        self,
+        samples: Sequence[Sample],
+        whole: PlannedStep,
+        plans: Sequence[PlannedStep],
+        current_version: str | None,
+        before: Snapshot | None,
     ) -> StepTally:
         """Check and train, in smaller micro-batches from the beginning again where memory runs out."""
         while True:
             tally = StepTally()
             try:
-                tally.checked = self._check_version(whole.rows, current_version)
+                tally.checked = self._check_version(whole.rows, current_version, samples)
                 self._train(plans, current_version, tally)
                 return tally
             except RuntimeError as error:
@@ -317,47 +327,34 @@ class BaseLearner(ABC):
             "precision differs on purpose, raise --max-logprob-difference.",
         )
 
-    def _check_version(self, rows: Sequence[TokenRow], current_version: str | None) -> int:
+    def _check_version(self, rows: Sequence[TokenRow], current_version: str | None, samples: Sequence[Sample]) -> int:
         """At how many tokens it looked. Raises TrainingError when the engine sampled with another version than it
         says."""
         shares: Mapping[str, Share] = {}
         if current_version is not None and self.steps and self.config.checks_logprobs:
             shares = self._shares_gone(rows, current_version)
-            check_nearest(shares, current_version)
+            check_nearest(shares, current_version, lambda run: samples[run].sequences[0].trajectory_id)
         return max((share.tokens for share in shares.values()), default=0)
 
     def _shares_gone(self, rows: Sequence[TokenRow], current_version: str) -> dict[str, Share]:
         """How much of the way to other versions what was captured from the current one has gone, by their names; of
-        none where there are too few targets."""
-        rounded = self.config.computes_in == "bfloat16"
-        chosen = sample_of(rows, current_version, rounded=rounded)
+        none where nothing was looked at."""
+        chosen = self._looker.choose(rows, current_version)
         if not chosen:
             return {}
         others = {"the base model": Weights.of_base_model(self.model)}
         if self._before_last is not None:
             others["the version before it"] = self._before_last
-        now = Weights(self.model)
+        compare = partial(self._compared, chosen, current_version)
+        return self._ways.shares_gone(compare, Weights(self.model), others, rounded=self._is_rounded)
 
-        def logps_at(other: Weights, times: float) -> list[float]:
-            now.go_towards(other, times)
-            try:
-                return self._compared(chosen, current_version)[0]
-            finally:
-                now.restore()
-
-        own, captured, entropies = self._compared(chosen, current_version)
-        gone = [its - mine for its, mine in zip(captured, own, strict=True)]
-        shares = {}
-        for name, other in others.items():
-            times = self._times.get(name, FIRST)
-            way, self._times[name] = way_to(partial(logps_at, other), own, rounded=rounded, times=times)
-            shares[name] = share_gone(gone, way, own, entropies)
-        return shares
+    @property
+    def _is_rounded(self) -> bool:
+        return self.config.computes_in == "bfloat16"
 
     @abstractmethod
-    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float], list[float]]:
-        """Of the tokens that the current version sampled: the log-probabilities by the model as it is now, the captured
-        ones, and the entropies by the model, times their temperature (nats)."""
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> Compared:
+        """What was captured from the current version beside what the model gives now."""
 
     def _check_vocabulary(self, plan: PlannedStep, samples: Sequence[Sample]) -> None:
         size = self.model.get_input_embeddings().weight.shape[0]

@@ -87,9 +87,9 @@ class LearnerConfig:
       beside a base model in bfloat16 they are multiplied, and handed over to the engine, in bfloat16.
     - `max_logprob_difference`: a token sampled by the current version whose captured log-probability differs by more
       (nats) is left out and counted; the step is refused when that is more than one in a
-      thousand (and more than one), when the mean difference is above a tenth of it, or when what was captured is nearer
-      to another version than to the current one (see stale_adapter.py). None means 0.01 in float32 and 1.0 in bfloat16,
-      where engines differ by up to 0.7; 1000 and more switches the whole check off.
+      thousand (and more than one), when the mean difference is above a tenth of it, or when what was captured, or some
+      runs of it, is nearer to another version than to the current one (see stale_adapter/). None means 0.01 in float32
+      and 1.0 in bfloat16, where engines differ by up to 0.7; 1000 and more switches the whole check off.
     """
 
     engine: Engine = "packed"

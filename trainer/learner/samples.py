@@ -182,6 +182,19 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
     )
 
 
+def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two rows have in common from the start."""
+    limit = min(len(left), len(right))
+    low, high = 0, limit
+    while low < high:  # slices compare in C
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def split_rows(rows: Iterable[TokenRow], max_tokens: int) -> list[list[TokenRow]]:
     """The rows in micro-batches of at most `max_tokens` tokens, padding included; a longer row goes alone.
 

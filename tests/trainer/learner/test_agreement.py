@@ -23,7 +23,9 @@ from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
 from trainer.learner.samples import plan_step
-from trainer.learner.stale_adapter import FIRST, Share, check_nearest, sample_of, share_gone, way_to
+from trainer.learner.stale_adapter.check import check_nearest
+from trainer.learner.stale_adapter.looked_at import Looker
+from trainer.learner.stale_adapter.share import FIRST, Share, share_gone, way_to
 from trainer.learner.trl.engine import TrlLearner
 
 BFLOAT16 = LearnerConfig(lora_rank=8, learning_rate=1e-3, max_logprob_difference=1.0)
@@ -223,9 +225,10 @@ def test_equal_tokens_of_many_runs_are_one_observation(base_model: Path) -> None
         samples = [one for one in scored(learner, f"p@{step}", seed=step, noise=0.03, runs=4) for _ in range(32)]
         learner.step(samples, current_version=f"p@{step}")
     rows = plan_step(samples, learner.config).rows
-    chosen = sample_of(rows, "p@6", rounded=False)
+    looker = Looker(rounded=False, shares_beginnings=True)
+    chosen = looker.choose(rows, "p@6")
     assert sum(version is not None for row in chosen for version in row.versions) == 40
-    assert sample_of(plan_step(samples[:64], learner.config).rows, "p@6", rounded=False) == []
+    assert looker.choose(plan_step(samples[:64], learner.config).rows, "p@6") == []
 
 
 def apart(seed: int, tokens: int = 512) -> tuple[list[float], list[float]]:
@@ -244,7 +247,8 @@ def added(one: list[float], other: list[float], times: float = 1.0) -> list[floa
 
 def gone_of(captured: list[float], way: list[float]) -> Share:
     rng = random.Random(7)
-    return share_gone(captured, way, [-rng.expovariate(1) for _ in way], [rng.expovariate(1) for _ in way])
+    logps, entropies = [-rng.expovariate(1) for _ in way], [rng.expovariate(1) for _ in way]
+    return share_gone(captured, way, logps, entropies, [(at // 32, 0) for at in range(len(way))])
 
 
 def judge(captured: list[float], **ways: list[float]) -> None:
@@ -298,10 +302,12 @@ def test_an_engine_whose_logits_are_off_in_proportion_serves_no_other_version() 
     captured = (1.01 * logits).log_softmax(-1).gather(1, sampled[:, None])[:, 0] - logps
     surer = (logps + entropies).tolist()
     way = [1e-4 * one + rng.gauss(0, 3e-4) for one in surer]
-    assert share_gone(captured.tolist(), way, logps.tolist(), [0.0] * len(way)).is_sure
-    share = share_gone(captured.tolist(), way, logps.tolist(), entropies.tolist())
+    answers = [(at // 32, 0) for at in range(len(way))]
+    assert share_gone(captured.tolist(), way, logps.tolist(), [0.0] * len(way), answers).is_sure
+    share = share_gone(captured.tolist(), way, logps.tolist(), entropies.tolist(), answers)
     assert not share.is_sure
-    stale = share_gone(added(captured.tolist(), way), way, logps.tolist(), entropies.tolist())
+    assert not share.part.is_sure
+    stale = share_gone(added(captured.tolist(), way), way, logps.tolist(), entropies.tolist(), answers)
     assert stale.is_sure
     assert stale.gone == pytest.approx(1 + share.gone)
 

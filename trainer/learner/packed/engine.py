@@ -38,6 +38,7 @@ from trainer.learner.policy_model import (
     trainable,
 )
 from trainer.learner.samples import PlannedStep, TokenRow
+from trainer.learner.stale_adapter.check import Compared, answers_of
 from trainer.output.quiet import quiet
 from trainer.policies.learned_file import Fates
 
@@ -53,6 +54,8 @@ class _Minibatch:
 
 class PackedLearner(BaseLearner):
     """GRPO on recorded trajectories. Base model: any causal LM whose attention transformers lets one choose."""
+
+    _shares_beginnings = True
 
     def __init__(self, base_model: Path, config: LearnerConfig | None = None) -> None:
         """Raises TrainingError when the model cannot be loaded or packed, or the config makes no sense."""
@@ -88,14 +91,15 @@ class PackedLearner(BaseLearner):
                 self._optimise(minibatch, tally, computed)
         tally.gather()
 
-    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float], list[float]]:
-        found: tuple[list[float], list[float], list[float]] = [], [], []
-        for run in split_forests(rows, self._budget):
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> Compared:
+        runs = split_forests(rows, self._budget)
+        found = Compared([], [], [], list(answers_of([row for run in runs for row in run.rows], current_version)))
+        for run in runs:
             forest = plant(run, current_version=current_version, device=self.config.runs_on, dtype=self._numbers)
             with torch.no_grad():
                 logps, entropies = self._score(forest)
             temperatures = forest.temperatures[forest.prediction]
-            for values, those in zip((logps, forest.logprobs, entropies), found, strict=True):
+            for values, those in zip((logps, forest.logprobs, entropies), found[:3], strict=True):
                 those += (values * temperatures)[forest.current].tolist()
         return found
 

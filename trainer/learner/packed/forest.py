@@ -12,13 +12,13 @@ share is measured once per step, by `split_forests`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 from trainer.learner.packed.layout import Block, Layout
-from trainer.learner.samples import TokenRow
+from trainer.learner.samples import TokenRow, shared_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,6 @@ class Forest:
     logprobs: torch.Tensor
     current: torch.Tensor
     rows: tuple[TokenRow, ...] = ()
-
-
-def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two rows have in common from the start."""
-    limit = min(len(left), len(right))
-    low, high = 0, limit
-    while low < high:  # slices compare in C
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def split_forests(rows: Iterable[TokenRow], max_tokens: int) -> list[RowRun]:

@@ -11,6 +11,7 @@ from trainer.learner.base import BaseLearner, StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import checkpoint_layers, keeping_precision, load_policy, make_optimizer
 from trainer.learner.samples import PlannedStep, TokenRow, pad_rows, split_rows
+from trainer.learner.stale_adapter.check import Compared, answers_of
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
 from trainer.output.quiet import quiet
 
@@ -68,13 +69,14 @@ class TrlLearner(BaseLearner):
             for minibatch, parts in minibatches:
                 self._trainer.optimise(minibatch, parts, tally, computed)
 
-    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> tuple[list[float], list[float], list[float]]:
-        found: tuple[list[float], list[float], list[float]] = [], [], []
-        for part in split_rows(rows, self._budget):
+    def _compared(self, rows: Sequence[TokenRow], current_version: str) -> Compared:
+        parts = split_rows(rows, self._budget)
+        found = Compared([], [], [], list(answers_of([row for part in parts for row in part], current_version)))
+        for part in parts:
             batch = pad_rows(part, current_version=current_version, device=self.config.runs_on, dtype=self._numbers)
             current = batch.current & (batch.weights > 0)
             logps, entropies = self._trainer.scored(batch)
-            for values, those in zip((logps, batch.logprobs, entropies), found, strict=True):
+            for values, those in zip((logps, batch.logprobs, entropies), found[:3], strict=True):
                 those += (values * batch.temperatures)[current].tolist()
         return found
 
