@@ -33,10 +33,13 @@ def is_http(url: str) -> bool:
 
 def why_never_asked(url: str, key: str | None) -> str | None:
     """Why no request can be sent to an address with a bearer's key; None where one can. The text has neither."""
+    if not url.isprintable():
+        return "the address has letters that cannot be printed"
     try:
         parts = urlsplit(url)
         if not parts.hostname or parts.port == 0:
             return "the address names no host, or port 0"
+        parts.hostname.encode("idna")
     except ValueError as error:
         return f"the address cannot be read: {error}"
     if key and not (key.isascii() and key.isprintable()):

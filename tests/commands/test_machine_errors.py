@@ -25,12 +25,14 @@ def refused_by(number: int, path: Path | None) -> Any:
     return refuse
 
 
-def said_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def said_by(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 1
+) -> str:
     monkeypatch.setattr(sys, "argv", ["arttrace", *arguments])
     monkeypatch.setattr("arttrace.commands.only_for_its_user", lambda: None)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 1
+    assert ended.value.code == status
     said = capsys.readouterr()
     return said.err + said.out
 
@@ -153,6 +155,26 @@ def test_a_folder_whose_name_is_no_utf8_is_named(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert ran.stderr.startswith(b"error: DuckDB opens no file whose name is not UTF-8: "), ran.stderr
     assert b"Give another directory with --dir." in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls --search TEXT",
+        "ls --url http://TEXT",
+        "sql TEXT",
+        "judge-check --judge TEXT",
+        "judge-check --judge m --rubric TEXT",
+        "policies rollback TEXT",
+    ],
+)
+def test_a_parameter_that_is_no_utf8_is_refused_by_name(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ARTTRACE_DIR", str(tmp_path))
+    said = said_by(monkeypatch, capsys, *command.replace("TEXT", "k\udcf6ln").split(), status=2)
+    assert "Invalid value for" in said
+    assert r"'k\udcf6ln' is not UTF-8: type it in a terminal that is set to UTF-8" in said.replace("http://", "")
 
 
 def test_a_torch_whose_libraries_are_not_there_is_reported_in_two_lines(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ async def test_a_page_in_place_of_an_answer_is_said(url: str) -> None:
         ("http://[::1", None, "the address cannot be read: Invalid IPv6 URL"),
         ("http://gpu-box:99999", None, "the address cannot be read: Port out of range"),
         ("http://", None, "the address names no host"),
+        ("http://gpu..box", None, "the address cannot be read: .*label empty or too long"),
+        ("http://gpu\x01box", None, "the address has letters that cannot be printed"),
         ("http://gpu-box:8000", "secrét", "the key has letters beyond ASCII or a line break"),
         ("http://gpu-box:8000", "secret\n", "the key has letters beyond ASCII or a line break"),
     ],

@@ -17,7 +17,7 @@ from arttrace.system.files import written_text
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def read_rubric(given: str | None) -> str:
+def read_rubric(given: str | None, param: click.Parameter | None = None, ctx: click.Context | None = None) -> str:
     """The text of --rubric: a file's, or itself; the default where none is given."""
     if given is None:
         return DEFAULT_RUBRIC
@@ -26,7 +26,7 @@ def read_rubric(given: str | None) -> str:
     except UnicodeDecodeError:
         raise click.BadParameter(f"{given} is not a text file", param_hint="--rubric") from None
     except (OSError, UnicodeEncodeError):  # no such file, or no name that a file may have: it is the text itself
-        words = as_typed(given)
+        words = as_typed(given, param, ctx)
     if not words.strip():
         raise click.BadParameter("the rubric is empty", param_hint="--rubric")
     return words
@@ -49,8 +49,8 @@ def _address(_ctx: click.Context, _param: click.Parameter, value: str | None) ->
     return value
 
 
-def _read(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
-    return read_rubric(value)
+def _read(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    return read_rubric(value, param, ctx)
 
 
 judge_option: _Decorator = click.option(

@@ -1,9 +1,8 @@
-"""Text as it was typed, if Python was set to ASCII only (`LC_ALL=C PYTHONUTF8=0`): then it reads the bytes of other
-letters as surrogates, which match nothing in a store and which DuckDB refuses."""
+"""Text as it was typed. Python reads bytes that its encoding does not have as surrogates, which match nothing in a
+store and which DuckDB and JSON refuse: set to ASCII only (`LC_ALL=C PYTHONUTF8=0`), those of all other letters."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 import click
@@ -13,15 +12,18 @@ from arttrace.commands.shared.typed_numbers import typed_number
 
 class _TypedText(click.types.StringParamType):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return as_typed(super().convert(value, param, ctx))
+        return as_typed(super().convert(value, param, ctx), param, ctx)
 
 
-def as_typed(text: str) -> str:
-    """A parameter of a command in letters; itself where it is no UTF-8."""
-    with contextlib.suppress(UnicodeError):
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            return os.fsencode(text).decode()
-    return text
+def as_typed(text: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    """A parameter of a command in letters. Raises click.BadParameter if it is no UTF-8."""
+    if not any("\ud800" <= letter <= "\udfff" for letter in text):
+        return text
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError:
+        said = f"{text!r} is not UTF-8: type it in a terminal that is set to UTF-8."
+        raise click.BadParameter(said, ctx, param) from None
 
 
 _TYPED_TEXT = _TypedText()
