@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from arttrace.capture.api import flush
+from arttrace.formats.datasets.chat import openai_form
 from arttrace.loop.blocks import RunBlock
 from arttrace.records.call import Call
 from arttrace.records.reward import Reward, reward_clock
@@ -27,6 +28,7 @@ from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.conversations import main_conversation
+from arttrace.trajectories.messages.tool_results import with_call_ids
 from arttrace.wire.messages import parse_message
 
 Messages = list[dict[str, Any]]
@@ -115,7 +117,7 @@ class Trajectory(History):
 
     def messages(self) -> Messages:
         """The messages in OpenAI's form, each choice as its message; of a captured run that was given none, the ones
-        that its calls say so far, as they are recorded.
+        that its calls say so far. Tool calls that were recorded without ids, as Gemini's, have some.
 
         Raises:
             StoreError: The store cannot be opened or asked.
@@ -127,7 +129,7 @@ class Trajectory(History):
         with open_store(self.recorded_in, create=True) as store:
             found = list(store.trajectories(ids=[self.id]))
         conversation = main_conversation(found[0]) if found else None
-        return [] if conversation is None else [dict(message) for message in conversation.chat()]
+        return [] if conversation is None else list(map(openai_form, with_call_ids(conversation.messages)))
 
     @property
     def captured(self) -> bool:

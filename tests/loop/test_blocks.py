@@ -14,6 +14,7 @@ from scripted_server import Asked, Call, Reply, serve_script
 
 import arttrace
 import arttrace.loop as art
+from arttrace.formats.imported_files import read_file
 from arttrace.loop.recorded.directories import captured_runs
 from arttrace.rewards import trajectory_reward
 from arttrace.store import Store
@@ -37,7 +38,7 @@ def client(tmp_path: Path) -> Iterator[openai.AsyncOpenAI]:
     arttrace.shutdown()
 
 
-async def ask(client: openai.AsyncOpenAI, question: str, *more: Any, **options: Any) -> Any:
+async def ask(client: openai.AsyncOpenAI, question: Any, *more: Any, **options: Any) -> Any:
     said = [{"role": "user", "content": question}, *more]
     answered = await client.chat.completions.create(model="policy", messages=said, **options)
     return answered.choices[0].message
@@ -95,6 +96,41 @@ async def test_blocks_of_tasks_are_apart_and_say_what_was_said(client: openai.As
     assert (asked["content"], looked["tool_calls"][0]["function"]["name"], found["content"], said["content"]) == (
         "5 x 7", "look", "found", "5 x 7 is 42"
     )  # fmt: skip
+
+
+async def test_what_was_said_is_in_openais_form(client: openai.AsyncOpenAI) -> None:
+    seen: Any = [
+        {"type": "text", "text": "what is it?"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+    ]
+    with art.Trajectory() as trajectory:
+        looked = await ask(client, seen, tools=[TOOL])
+        found = {"role": "tool", "tool_call_id": looked.tool_calls[0].id, "content": "found"}
+        await ask(client, seen, looked.model_dump(exclude_none=True), found, tools=[TOOL])
+    asked, calls, result, _ = trajectory.messages()
+    assert asked == {"role": "user", "content": seen}
+    assert calls["tool_calls"] == looked.model_dump(exclude_none=True)["tool_calls"]
+    assert result == found
+
+
+def test_tool_calls_without_ids_and_their_results_get_the_same(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    look = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
+    said = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [look, look]},
+        {"role": "tool", "content": "one"},
+        {"role": "tool", "content": "two"},
+        {"role": "assistant", "content": "!"},
+    ]
+    with Store.open(data, create=True) as store:
+        store.append(read_file(json.dumps({"messages": said}).encode(), "file").records)
+        [run] = store.trajectories()
+    trajectory = art.Trajectory()
+    trajectory.id, trajectory.recorded_in = run.id, data
+    _, calls, one, two, _ = trajectory.messages()
+    ids = [call["id"] for call in calls["tool_calls"]]
+    assert ids == [one["tool_call_id"], two["tool_call_id"]] == ["call_0", "call_1"]
 
 
 async def test_what_a_block_raises_goes_on_and_its_run_has_the_error(
