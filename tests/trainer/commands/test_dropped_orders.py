@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from one_thread import one_thread as one_thread
@@ -15,8 +16,10 @@ from tiny_model import make_base_model
 from arttrace.loop.processes.trainer_process import OrderedGroup as Ordered
 from arttrace.loop.processes.trainer_process import TrainerProcess
 from arttrace.store import Store
+from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
-from trainer.commands.train.orders import OrderedGroup, OrderedTrainer, TrainOrder
+from trainer.commands.train.orders import OrderedGroup, OrderedTrainer, TrainOrder, parse_settings
+from trainer.offline import train
 from trainer.policies.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -134,3 +137,52 @@ def test_a_step_after_a_first_one_that_failed_begins_at_the_base_model(
         assert "log-probabilities" in trainer.fill(TrainOrder(1, strict, groups)).error
         done = trainer.fill(TrainOrder(2, LOOSE, groups))
     assert (done.error, [step["version"] for step in done.steps]) == ("", ["policy@1"])
+
+
+def test_an_order_of_several_steps_that_fails_says_which_versions_it_made(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataDir(tmp_path)
+    said: list[str] = []
+    with Store.open(data, create=True) as store:
+        store.append([record for key in "abc" for record in recorded_group(key, (0.0, 1.0, 0.5))])
+        checkpoints = Checkpoints(data.policies, "policy")
+        trainer = OrderedTrainer(data, store, checkpoints, base_model, lambda one: said.append(one.said))
+        prepare = trainer.prepare
+
+        def full(config: Any) -> Any:
+            if checkpoints.latest() == 2:
+                raise TrainingError("The disk is full.", "Make room.")
+            return prepare(config)
+
+        monkeypatch.setattr(trainer, "prepare", full)
+        answer = trainer.fill(TrainOrder(1, {**LOOSE, "steps": 3}))
+        assert answer.error == "The disk is full. Before that, this order made policy@1 and policy@2."
+        assert answer.hint == "Make room."
+        assert [step["version"] for step in answer.steps] == ["policy@1", "policy@2"]
+        assert said[-2:] == ["policy@1 is made, 1 of 3 steps", "policy@2 is made, 2 of 3 steps"]
+        assert trainer.fill(TrainOrder(2, LOOSE)).error == "The disk is full."
+
+
+def test_an_offline_order_holds_one_base_model(
+    base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of GRPO's learner is let go before another is loaded: two at once may not fit into memory."""
+    held: list[bool] = []
+    load = train.load_policy
+    data = DataDir(tmp_path)
+    with Store.open(data, create=True) as store:
+        store.append([record for key in "ab" for record in recorded_group(key, (0.0, 1.0, 0.5))])
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        model = weakref.ref(cast("Any", trainer.prepare(parse_settings(LOOSE).learner)).model)
+
+        def loaded(*given: Any) -> Any:
+            held.append(model() is not None)
+            return load(*given)
+
+        monkeypatch.setattr(train, "load_policy", loaded)
+        answer = trainer.fill(TrainOrder(1, {**LOOSE, "method": "sft", "max_logprob_difference": None}))
+        assert not answer.error, answer.error
+        assert held == [False]
+        [step] = trainer.fill(TrainOrder(2, LOOSE)).steps
+        assert step["version"] == "policy@2", "it goes on from what SFT made"

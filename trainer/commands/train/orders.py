@@ -9,6 +9,7 @@ weights by then is not made.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import itertools
 import threading
@@ -33,7 +34,7 @@ from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.line_pipes import LinesIn, answers
 from trainer.commands.train.offline import OfflineTerms, plan_offline
-from trainer.commands.train.report import rollback_note
+from trainer.commands.train.report import after_versions, rollback_note
 from trainer.commands.train.settings import TrainSettings, parse_settings
 from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
@@ -227,10 +228,10 @@ class OrderedTrainer:
                 self._reporting_of(settings).catch_up()
         except ArttraceError as error:
             self._read_anew()
-            return OrderResult(order.id, made, skipped, error.message, error.hint)
+            return OrderResult(order.id, made, skipped, after_versions(made, error.message), error.hint)
         except Exception as error:  # noqa: BLE001 - returned to whoever ordered, and the next order may go well
             self._read_anew()
-            return OrderResult(order.id, made, skipped, error_line(error))
+            return OrderResult(order.id, made, skipped, after_versions(made, error_line(error)))
         return OrderResult(order.id, made, skipped)
 
     def _read_anew(self) -> None:
@@ -270,8 +271,12 @@ class OrderedTrainer:
         if fewer:
             self._say(fewer)
         self._tell(left_out_lines(choice.left_out))
-        for share in shares:
-            yield self._step(settings, build(self._store, share), gateway)
+        for number, share in enumerate(shares, 1):
+            done, left_out = self._step(settings, build(self._store, share), gateway)
+            if len(shares) > 1:
+                made = f"{done.version} is made" if done else "nothing was learned"
+                self._say(f"{made}, {number} of {len(shares)} steps")
+            yield done, left_out
 
     def _step(self, settings: TrainSettings, groups: list[Group], gateway: FoundGateway) -> _Step:
         self._require_wanted()
@@ -311,6 +316,8 @@ class OrderedTrainer:
         plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly, say=self._say)
         require_examples(plan)
         self._tell(left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out))
+        self._learner = None  # two models at once may not fit into memory
+        gc.collect()
         self._say(f"loading {self._base_model}")
         done = train_offline(
             self._store,

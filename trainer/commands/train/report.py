@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,14 @@ def rollback_note(checkpoints: Checkpoints) -> str:
         f"{policy} is rolled back to {policy}@{served}, but is trained from {policy}@{newest}, and what is made is "
         f"served: to train from {policy}@{served}, {other}"
     )
+
+
+def after_versions(made: Sequence[Mapping[str, Any]], error: str) -> str:
+    """The error of an order, and the versions that it made before."""
+    versions = [str(step["version"]) for step in made]
+    ends = versions if len(versions) < 3 else [versions[0], versions[-1]]
+    named = (" to " if len(versions) > 2 else " and ").join(ends)
+    return f"{error.rstrip('.')}. Before that, this order made {named}." if made else error
 
 
 def print_hint(check: Callable[[], None]) -> None:
