@@ -42,6 +42,15 @@ def answers(decoded: Decoded) -> Any:
     return json.loads(decoded.attributes[semconv.OUTPUT_MESSAGES])
 
 
+def test_the_counts_of_a_stream_of_groqs_are_in_a_place_of_its_own() -> None:
+    counted = {"prompt_tokens": 2, "completion_tokens": 3}
+    chunks = [{"x_groq": {"id": "r"}, "choices": []}, {"x_groq": {"id": "r", "usage": counted}, "choices": []}]
+    decoded = decode(sse(*chunks), headers=STREAM)
+    found = (decoded.attributes[semconv.USAGE_INPUT_TOKENS], decoded.attributes[semconv.USAGE_OUTPUT_TOKENS])
+    assert found == (2, 3)
+    assert decode(sse({"x_groq": "r", "choices": []}), headers=STREAM).failure is None
+
+
 def test_every_request_parameter_has_its_attribute() -> None:
     request = {
         **REQUEST, "temperature": 0.5, "top_p": 1, "top_k": 4, "max_completion_tokens": 9, "stop": "x", "seed": 3,

@@ -23,8 +23,10 @@ _HOOKS = (
     ("httpx2", "outgoing_headers:install"),
     ("httpx", "http_spans:install_httpx"),
     ("httpx2", "http_spans:install_httpx"),
-    ("openai._base_client", "model_clients.stainless:install"),
-    ("anthropic._base_client", "model_clients.stainless:install"),
+    *(
+        (f"{client}._base_client", "model_clients.stainless:install")
+        for client in ("openai", "anthropic", "groq", "together", "cerebras.cloud.sdk", "fireworks", "sambanova")
+    ),
     ("google.genai._api_client", "model_clients.google:install"),
     ("requests.sessions", "requests_aiohttp:install_requests"),
     ("requests.sessions", "outgoing_headers:install_requests"),

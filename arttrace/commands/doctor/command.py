@@ -169,6 +169,9 @@ _OTHER_CLIENTS = {
     "google-genai": "google.genai.",
     "ollama": "httpx",  # by which it sends
     "boto3": "botocore.",
+    "groq": "groq.",
+    "cerebras-cloud-sdk": "cerebras.",
+    "sambanova": "sambanova.",
     "google-generativeai": "google.generativeai.",
 }
 

@@ -1,6 +1,7 @@
-"""Hooks `request`, the place that every call of openai's and anthropic's clients goes through, sync and async.
+"""Hooks `request`, the place that every call of openai's and anthropic's clients goes through, sync and async, and of
+those of some providers of OpenAI's API: groq, together, cerebras-cloud-sdk, fireworks-ai, sambanova.
 
-Both are made by Stainless's generator, so that one hook fits both. Recorded are chat completions, responses, legacy
+All are made by Stainless's generator, so that one hook fits them. Recorded are chat completions, responses, legacy
 completions, embeddings and messages, however they were asked for (create, parse, stream, raw), at Bedrock and Vertex AI
 too. Other endpoints (files, audio, counting tokens, ...) pass untouched and unrecorded.
 """
@@ -36,7 +37,7 @@ _bases: list[tuple[type[Any], Callable[..., Any], Callable[..., Any]]] = []
 
 
 def install(module: ModuleType) -> None:
-    """Hook `openai._base_client`, or `anthropic._base_client`."""
+    """Hook `openai._base_client`, or that of another client."""
     _bases[:] = [known for known in _bases if known[0].__module__ != module.__name__]
     for base, hook in ((module.SyncAPIClient, _sync_request), (module.AsyncAPIClient, _async_request)):
         _bases.append((base, patch(base, "request", hook), hook))
@@ -119,11 +120,23 @@ def _all_below(base: type[Any]) -> Iterator[type[Any]]:
         yield from _all_below(client)
 
 
+_PROVIDERS = {
+    "groq": "groq",
+    "together": "together_ai",
+    "cerebras": "cerebras",
+    "fireworks": "fireworks_ai",
+    "sambanova": "sambanova",
+}
+"""Those of OpenAI's API, by the package of their client, as the conventions or litellm name them."""
+
+
 @lru_cache(maxsize=64)
 def _provider(client: type[Any]) -> str:
     """`gen_ai.provider.name` of a client's class: Anthropic's has variants for two clouds."""
-    name = client.__name__
-    if any("anthropic" in base.__module__.partition(".")[0] for base in client.__mro__):
+    name, packages = client.__name__, [base.__module__.partition(".")[0] for base in client.__mro__]
+    if own := next((_PROVIDERS[package] for package in packages if package in _PROVIDERS), None):
+        return own
+    if any("anthropic" in package for package in packages):
         return "aws.bedrock" if "Bedrock" in name else "gcp.vertex_ai" if "Vertex" in name else "anthropic"
     return "azure.ai.openai" if "Azure" in name else "openai"
 

@@ -64,6 +64,7 @@ class CompletionChunk(msgspec.Struct, gc=False):
     usage: Any = None
     prompt_token_ids: Any = None
     error: Any = None
+    x_groq: Any = None
 
 
 _frame = msgspec.json.Decoder(CompletionChunk)
@@ -99,7 +100,7 @@ def chunk_of(document: dict[str, Any]) -> CompletionChunk:
     choices = document.get("choices")
     return CompletionChunk(
         choices=[_choice(each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else None,
-        **{name: document.get(name) for name in ("id", "model", "usage", "prompt_token_ids", "error")},
+        **{name: document.get(name) for name in ("id", "model", "usage", "prompt_token_ids", "error", "x_groq")},
     )
 
 

@@ -253,8 +253,9 @@ def _read_frame(whole: Completion, frame: CompletionChunk) -> None:
         whole.id = frame.id
     if whole.model is None and isinstance(frame.model, str):
         whole.model = frame.model
-    if frame.usage and isinstance(frame.usage, dict):
-        whole.usage = frame.usage
+    usage = frame.usage or json_object(frame.x_groq).get("usage")  # where Groq's streams have it
+    if usage and isinstance(usage, dict):
+        whole.usage = usage
     if whole.prompt_token_ids is None and frame.prompt_token_ids is not None:
         whole.prompt_token_ids = integers(frame.prompt_token_ids)
     if whole.error is None and frame.error is not None:
