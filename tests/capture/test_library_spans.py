@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import NoOpTracerProvider, Status, StatusCode, Tracer
+from opentelemetry.trace import NoOpTracerProvider, SpanKind, Status, StatusCode, Tracer
 from scripted_server import Asked, Reply, ScriptedServer, serve_script
 
 import arttrace
@@ -336,6 +336,31 @@ def test_a_call_that_no_hook_sees_is_recorded_from_its_span(tracer: Tracer, span
     (trajectory,) = build_trajectories(found)
     assert not trajectory.incomplete
     assert [entry.call.request_model for entry in trajectory.calls] == ["claude"]
+
+
+def test_a_span_that_says_it_records_can_be_read(tracer: Tracer, spans: Spans) -> None:
+    """As OpenTelemetry's instrumentation of botocore reads the name and the model that it has set itself."""
+
+    @arttrace.trajectory(name="run")
+    def run() -> None:
+        span: Any = tracer.start_span("chat m", kind=SpanKind.CLIENT, attributes={"gen_ai.request.model": "m"})
+        assert span.is_recording()
+        span.set_attribute("gen_ai.operation.name", "chat")
+        span.add_event("told", {"a": 1})
+        span.update_name("chat n")
+        span.set_status(Status(StatusCode.ERROR, "no"))
+        assert dict(span.attributes) == {"gen_ai.request.model": "m", "gen_ai.operation.name": "chat"}
+        assert (span.name, span.kind, span.parent, span.end_time) == ("chat n", SpanKind.CLIENT, None, None)
+        assert [(event.name, dict(event.attributes)) for event in span.events] == [("told", {"a": 1})]
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "no")
+        assert span.start_time > 0
+        assert (span.context, list(span.links)) == (span.get_span_context(), [])
+        assert span.resource.attributes is not None
+        assert span.instrumentation_scope is None or span.instrumentation_scope.name == "framework"
+        span.end()
+
+    run()
+    assert [span.name for span in spans()] == ["chat m", "invoke_agent run"]
 
 
 def test_calls_side_by_side_that_no_hook_sees_are_all_recorded(tracer: Tracer, spans: Spans) -> None:

@@ -12,13 +12,15 @@ that is dropped, leaves no scope behind: one that has ended counts no more.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 from opentelemetry.context import get_value
-from opentelemetry.trace import NonRecordingSpan, StatusCode, get_current_span
+from opentelemetry.trace import NonRecordingSpan, SpanKind, Status, StatusCode, get_current_span
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls.followed_call import FOLLOWED_CALL, FollowedCall
@@ -80,8 +82,19 @@ def _inner(own: Position | None, followed: Any) -> Position | None:
     return inner if own is None else own
 
 
-def _read(name: str, context: Any = None, kind: Any = None, attributes: Any = None, *_: Any, **__: Any) -> Any:
-    return name, context, attributes or {}
+class _AsStarted(NamedTuple):
+    """What a library says of a span as it starts."""
+
+    name: str
+    context: Any = None
+    kind: Any = SpanKind.INTERNAL
+    attributes: Any = None
+
+
+def _read(
+    name: str, context: Any = None, kind: Any = SpanKind.INTERNAL, attributes: Any = None, *_: Any, **__: Any
+) -> _AsStarted:
+    return _AsStarted(name, context, kind, attributes or {})
 
 
 def _start(start_span: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,13 +102,13 @@ def _start(start_span: Callable[..., Any]) -> Callable[..., Any]:
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
         begun = None
         try:
-            name, context, attributes = _read(*args, **kwargs)
-            begun = _begin(self, name, context, attributes)
-            around = get_current_span(context)
+            said = _read(*args, **kwargs)
+            begun = _begin(self, said.name, said.context, said.attributes)
+            around = get_current_span(said.context)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _beginning.caught(error)
         span = start_span(self, *args, **kwargs)
-        return span if begun is None else _marked(span, attributes, around, *begun)
+        return span if begun is None else _marked(span, said, around, *begun)
 
     return hooked
 
@@ -131,11 +144,11 @@ def _begin(
     return followed.scope, followed
 
 
-def _marked(span: Any, attributes: Mapping[str, Any], around: Any, scope: Position, followed: Followed | None) -> Any:
+def _marked(span: Any, said: _AsStarted, around: Any, scope: Position, followed: Followed | None) -> Any:
     """The span that started with what is known of it: itself, or another in place of one that records nothing."""
     try:
         if isinstance(span, NonRecordingSpan):
-            span = NonRecordingSpan(span.get_span_context()) if followed is None else _Ear(span, attributes, followed)
+            span = NonRecordingSpan(span.get_span_context()) if followed is None else _Ear(span, said, followed)
         setattr(span, _SCOPE, scope)
         inner = followed if isinstance(followed, FollowedCall) else getattr(around, FOLLOWED_CALL, None)
         setattr(span, FOLLOWED_CALL, inner)
@@ -166,17 +179,38 @@ def _end(end: Callable[..., None]) -> Callable[..., None]:
 
 class _Ear(NonRecordingSpan):
     """In place of a span that would record nothing, for want of a provider or not sampled: it keeps what is said of it
-    until it ends. Its ids are those of the span that it stands for."""
+    until it ends. Its ids are those of the span that it stands for. As it says that it records, it can be read as the
+    SDK's spans can."""
 
-    def __init__(self, span: NonRecordingSpan, attributes: Mapping[str, Any], followed: Followed) -> None:
+    def __init__(self, span: NonRecordingSpan, said: _AsStarted, followed: Followed) -> None:
         super().__init__(span.get_span_context())
         self._followed: Followed | None = followed
-        self._attributes: dict[str, Any] = dict(attributes)
+        self._name, self._kind, self._start_ns = said.name, said.kind, time.time_ns()
+        self._attributes: dict[str, Any] = dict(said.attributes)
         self._events: list[tuple[str, Mapping[str, Any]]] = []
         self._failure: str | None = None
 
     def is_recording(self) -> bool:
         return self._followed is not None and self._followed.is_awaited
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        sdk = import_module("opentelemetry.sdk.trace")  # which not every program needs
+        failure = None if self._failure is None else Status(StatusCode.ERROR, self._failure)
+        readable = sdk.ReadableSpan(
+            self._name,
+            self.get_span_context(),
+            attributes=self._attributes,
+            events=[sdk.Event(name, attributes) for name, attributes in self._events],
+            kind=self._kind,
+            status=failure or Status(),
+            start_time=self._start_ns,
+        )
+        return getattr(readable, name)
+
+    def update_name(self, name: str) -> None:
+        self._name = name
 
     def set_attribute(self, key: str, value: Any) -> None:
         self._attributes[key] = value
