@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import boto3
 import openai
 import pytest
+from bedrock_server import USAGE, serve_bedrock
 from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import TracerProvider
@@ -296,3 +298,20 @@ def test_a_routed_call_in_a_pool_is_the_same(
 
         main()
     assert [placed.call.request_model for run in build_trajectories(spans()) for placed in run.calls] == ["p"]
+
+
+def test_a_span_that_counts_the_cache_apart_is_of_the_very_call(tracer: Tracer, spans: Spans) -> None:
+    """OpenLLMetry's of Bedrock's calls: it leaves cached tokens out of a prompt's, and has thoughts in the text."""
+
+    @arttrace.trajectory
+    def main() -> None:
+        asked = ASKED | {"gen_ai.request.model": "m"}
+        told = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "<thought/>Let me look."}]}])
+        counted = {"gen_ai.usage.input_tokens": USAGE["inputTokens"], "gen_ai.usage.output_tokens": 4}
+        with serve_bedrock() as bedrock, shown(tracer, asked, counted | {"gen_ai.output.messages": told}):
+            keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "eu-west-1"}
+            client = boto3.Session(**keys).client("bedrock-runtime", endpoint_url=bedrock.url)
+            client.converse(modelId="m", messages=[{"role": "user", "content": [{"text": "Rome?"}]}])
+
+    main()
+    assert models(spans()) == ["m"]

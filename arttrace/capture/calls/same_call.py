@@ -16,7 +16,8 @@ class Facts(NamedTuple):
     response_id: str = ""
     models: frozenset[str] = frozenset()
     """The names that it was asked for by, without what stands before a slash."""
-    usage: tuple[int, int] | None = None
+    usage: frozenset[tuple[int, int]] = frozenset()
+    """Its counts of tokens: also those without the tokens of the cache, as some libraries count a prompt's."""
     answer: str = ""
     """The text of the first answer."""
 
@@ -27,7 +28,7 @@ class Facts(NamedTuple):
         return (
             bool(self.response_id and other.response_id)
             + bool(self.models and other.models and not self.models & other.models)
-            + bool(self.usage and other.usage and self.usage != other.usage)
+            + bool(self.usage and other.usage and not self.usage & other.usage)
             + bool(self.answer and other.answer and self.answer != other.answer)
         )
 
@@ -35,7 +36,7 @@ class Facts(NamedTuple):
         """In how many ways they are the same; a response id outweighs the rest."""
         return (
             4 * bool(self.response_id and self.response_id == other.response_id)
-            + bool(self.usage and self.usage == other.usage)
+            + bool(self.usage & other.usage)
             + bool(self.answer and self.answer == other.answer)
         )
 
@@ -43,13 +44,28 @@ class Facts(NamedTuple):
 def facts_of(attributes: Mapping[str, Any]) -> Facts:
     """What a span's attributes say of its call."""
     named = (attributes.get(each) for each in (semconv.REQUEST_MODEL, semconv.ROUTED_FROM))
-    used = attributes.get(semconv.USAGE_INPUT_TOKENS), attributes.get(semconv.USAGE_OUTPUT_TOKENS)
     return Facts(
         str(attributes.get(semconv.RESPONSE_ID) or ""),
         frozenset(str(name).rpartition("/")[2] for name in named if name),
-        (used[0], used[1]) if isinstance(used[0], int) and isinstance(used[1], int) and all(used) else None,
+        _usage(attributes),
         _text(attributes.get(semconv.OUTPUT_MESSAGES)),
     )
+
+
+def _usage(attributes: Mapping[str, Any]) -> frozenset[tuple[int, int]]:
+    asked, said, *cached = (attributes.get(name) for name in _COUNTS)
+    if not (isinstance(asked, int) and isinstance(said, int) and asked and said):
+        return frozenset()
+    beside = sum(count for count in cached if isinstance(count, int))
+    return frozenset(((asked, said), (asked - beside, said)))
+
+
+_COUNTS = (
+    semconv.USAGE_INPUT_TOKENS,
+    semconv.USAGE_OUTPUT_TOKENS,
+    semconv.USAGE_CACHE_READ_INPUT_TOKENS,
+    semconv.USAGE_CACHE_WRITE_INPUT_TOKENS,
+)
 
 
 def _text(messages: Any) -> str:
