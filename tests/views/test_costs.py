@@ -31,6 +31,7 @@ TABLE = {
         "input_cost_per_token_above_200k_tokens": 4.0,
     },
     "groq/m": {"litellm_provider": "groq", "input_cost_per_token": 1.0, "output_cost_per_token": 1.0},
+    "eu.n:0": {"litellm_provider": "bedrock_converse", "input_cost_per_token": 0.5, "output_cost_per_token": 1.0},
     "images": {"litellm_provider": "openai", "output_cost_per_image": 1.0},
 }
 
@@ -50,6 +51,7 @@ def usage(**given: Any) -> Usage:
         (usage(host="api.groq.com"), 11.0),
         (usage(provider="groq", host=""), 11.0),
         (usage(provider="", host=""), 30.0),
+        (usage(provider="aws.bedrock", model="arn:aws:bedrock:eu-west-1:1:inference-profile/eu.n:0"), 6.0),
         (usage(host="llm.example.com"), 30.0),
         # Of these nobody knows a price: none is free.
         (usage(provider="anthropic"), None),
@@ -148,6 +150,16 @@ def test_commands_show_them(root: Path, tmp_path: Path) -> None:
     assert "?: no price is known of 2 calls" in shown
     assert "cost        $300,020.00" in run("show", "one")
     assert json.loads(run("show", "two", "--json"))["cost"]["unpriced_models"] == ["", "unheard-of"]
+
+
+def test_bedrock_sells_models_under_its_own_names(tmp_path: Path) -> None:
+    """A body of Anthropic's names the model that answered as Anthropic does."""
+    sold = {"policy": None, "PROVIDER_NAME": "aws.bedrock", "REQUEST_MODEL": "eu.n:0", "RESPONSE_MODEL": "n"}
+    run = Run("one", entry="shop:sold")
+    run.chat("a", [], message("assistant", "a"), at=1, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **sold)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(run.end(at=100))
+        assert cost_of_run(store, "one", Prices({}, TABLE)) == Cost(6.0, 0)
 
 
 def test_a_span_that_was_placed_in_no_run_costs_no_run_anything(tmp_path: Path) -> None:

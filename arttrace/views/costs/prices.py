@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.addresses import is_loopback
@@ -115,6 +116,8 @@ class Prices:
                 return _Price(own.input / 1e6, own.output / 1e6, cached / 1e6, own.input / 1e6)
         if usage.policy_version or _is_private(usage.host):
             return None  # served by oneself: the name may be any
+        if usage.model.startswith("arn:"):  # of AWS, with the name at its end
+            usage = replace(usage, model=usage.model.rpartition("/")[2])
         for name in _names(usage):
             entry = self._table.get(name)
             if entry is not None and (name != usage.model or _is_sold_by(entry, usage)):

@@ -37,10 +37,13 @@ def _first(names: Iterable[str]) -> str:
     return "coalesce(" + ", ".join(of_document(name, of="c.") for name in names) + ")"
 
 
+_PROVIDER = f"coalesce({_first((semconv.PROVIDER_NAME, 'gen_ai.system', 'llm.provider', 'llm.system'))}, '')"
+_MODEL = f"""coalesce(CASE {_PROVIDER} WHEN 'aws.bedrock' THEN {of_document(semconv.REQUEST_MODEL, of="c.")} END,
+        c.model, '')"""
+"""Its maker's name of a model is not the one under which Bedrock sells it."""
 _TIER = "CASE " + " ".join(f"WHEN c.input_tokens > {tier} THEN {tier}" for tier in reversed(TIERS)) + " ELSE 0 END"
 _IS_CALL = f"c.operation IN {semconv.CALL_OPERATIONS} AND c.end_ns > 0 AND NOT (c.error IS NOT NULL AND used IS NULL)"
-_USAGES = f"""SELECT {{name}}, coalesce(c.model, ''), c.policy_version,
-        coalesce({_first((semconv.PROVIDER_NAME, "gen_ai.system", "llm.provider", "llm.system"))}, ''),
+_USAGES = f"""SELECT {{name}}, {_MODEL}, c.policy_version, {_PROVIDER},
         coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, ''), {_TIER}, count(*),
         coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(TRY_CAST({_first(_CACHED)} AS BIGINT)), 0)::BIGINT,
         coalesce(sum(TRY_CAST({_first(_WRITTEN)} AS BIGINT)), 0)::BIGINT, coalesce(sum(c.output_tokens), 0)::BIGINT,
