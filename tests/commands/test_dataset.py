@@ -225,6 +225,12 @@ def test_a_file_that_cannot_be_written_names_itself_and_an_old_one_stays(
     assert (tmp_path / "old.jsonl").read_text() == "old"
 
 
+@pytest.mark.parametrize("form", ["trl-sft", "art", "verl-sft"])
+def test_a_file_for_which_there_is_no_room_names_itself(data: DataDir, form: str) -> None:
+    written = CliRunner().invoke(cli, ["dataset", "--dir", str(data.root), "--format", form, "-o", "/dev/full"])
+    assert str(written.exception).startswith("/dev/full cannot be written: No space left on device")
+
+
 def test_a_pipe_stays_one_and_a_link_leads_where_it_led(data: DataDir, tmp_path: Path) -> None:
     """By root `--output /dev/null` once put a file in the place of the device."""
     written, _ = write(data, tmp_path / "file.jsonl", "trl-sft")

@@ -27,7 +27,11 @@ def machine_error(error: OSError) -> ArttraceError | None:
     if path is None:
         return None
     if error.errno == errno.EROFS:
-        return ArttraceError(said, "Choose a data directory that can be written: --dir, or ARTTRACE_DIR.")
+        return ArttraceError(
+            said,
+            "Choose a data directory that can be written: --dir, or ARTTRACE_DIR. To read one that cannot, copy it and "
+            "pass the copy.",
+        )
     if error.errno == errno.ENOTDIR:
         return ArttraceError(said, "A file stands where a directory has to be. Choose another: --dir, or ARTTRACE_DIR.")
     if error.errno in _FORBIDDEN:

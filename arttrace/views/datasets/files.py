@@ -71,7 +71,8 @@ class DatasetFiles:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._open.__exit__(kind, value, trace)
+            with contextlib.suppress(OSError):  # closing writes once more what there was no room for
+                self._open.__exit__(kind, value, trace)
             return
         with _naming(self._paths[0]), self._open:
             for rows in self._rows:
