@@ -83,7 +83,8 @@ class LearnerConfig:
     - `load_in_4bit`: the base model's weights in 4 bits (bitsandbytes, CUDA only).
     - `device`: where to train; None: on a CUDA card where torch finds one, on which vLLM serves too, else on the CPU.
     - `dtype`: of the base model; None: what the running `arttrace serve` was told by --vllm-arg=--dtype, else bfloat16
-      on CUDA, as vLLM serves it, float32 on a CPU. The LoRA's weights and their optimizer are float32 either way;
+      on CUDA, as vLLM serves it, float32 on a CPU; beside an engine in float16 too, whose rounding is allowed for as
+      that of bfloat16. The LoRA's weights and their optimizer are float32 either way;
       beside a base model in bfloat16 they are multiplied, and handed over to the engine, in bfloat16.
     - `max_logprob_difference`: a token sampled by the current version whose captured log-probability differs by more
       (nats) is left out and counted; the step is refused when that is more than one in a

@@ -186,6 +186,27 @@ def test_a_learner_computes_in_the_precision_that_the_running_engine_was_told(
     assert json.loads(printed.stdout)["config"]["learner"]["dtype"] == learner
 
 
+@pytest.mark.parametrize(
+    ("options", "bound", "importance"),
+    [
+        ([], 1.0, "clip"),
+        (["--max-logprob-difference", "0.2"], 0.2, "clip"),
+        (["--loss", "gspo"], 1.0, "token_truncate"),
+        (["--loss", "gspo", "--importance", "clip"], 1.0, "clip"),
+        (["--dtype", "float32"], None, None),
+    ],
+)
+def test_beside_an_engine_in_float16_a_learner_allows_for_what_it_rounds(
+    options: list[str], bound: float | None, importance: str | None, tmp_path: Path
+) -> None:
+    record = ServingFile("http://127.0.0.1:9", str(tmp_path), "policy", os.getpid(), "", dtype="float16")
+    DataDir(tmp_path).serving.write_bytes(msgspec.json.encode(record))
+    printed = CliRunner().invoke(command, ["--print-config", "--json", "--dir", str(tmp_path), *options])
+    assert printed.exception is None, printed.output
+    learner = json.loads(printed.stdout)["config"]["learner"]
+    assert (learner["max_logprob_difference"], learner["importance"]) == (bound, importance)
+
+
 def test_what_is_chosen_for_the_machine_is_printed_as_json_too(tmp_path: Path) -> None:
     shape = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
     base_model = tmp_path / "base"

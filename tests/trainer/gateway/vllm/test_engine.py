@@ -149,17 +149,23 @@ def test_on_a_card_a_model_is_served_in_the_precision_that_the_learner_computes_
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "stored", "told"),
     [
-        ((), ""),
-        (("--dtype=float32",), "float32"),
-        (("--dtype", "float", "--seed=1"), "float32"),
-        (("--dtype=half", "--dtype=bfloat16"), "bfloat16"),
-        (("--dtype=auto",), ""),
+        ((), "bfloat16", ""),
+        (("--dtype=float32",), "bfloat16", "float32"),
+        (("--dtype", "float", "--seed=1"), "bfloat16", "float32"),
+        (("--dtype=half", "--dtype=bfloat16"), "float32", "bfloat16"),
+        (("--dtype=half",), "float32", "float16"),
+        (("--dtype=auto",), "float16", "float16"),
+        (("--dtype=auto",), "bfloat16", "bfloat16"),
+        (("--dtype=auto",), "float32", "bfloat16"),
     ],
 )
-def test_what_an_engine_is_told_to_compute_in_is_known(given: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    assert told_precision(EngineOptions(tmp_path, read_model(model(tmp_path / "one")), extra=given)) == told
+def test_what_an_engine_is_told_to_compute_in_is_known(
+    given: tuple[str, ...], stored: str, told: str, tmp_path: Path
+) -> None:
+    shape = read_model(model(tmp_path / "one", dtype=stored))
+    assert told_precision(EngineOptions(tmp_path, shape, extra=given)) == told
 
 
 def test_a_model_that_is_there_in_mistrals_form_too_is_served_in_the_learners(

@@ -159,9 +159,12 @@ def _given(options: EngineOptions, *names: str) -> list[str]:
 
 
 def told_precision(options: EngineOptions) -> str:
-    """The precision that vLLM is told on the command line, "" without one."""
+    """The precision that vLLM is told on the command line, "" without one; by "auto" it takes the one that the model is
+    stored in, and 16 bits for 32."""
     told = ["", *_given(options, "--dtype")][-1]
-    return {"half": "float16", "float": "float32", "auto": ""}.get(told, told)
+    if told == "auto":
+        return "bfloat16" if options.shape.dtype == "float32" else options.shape.dtype
+    return {"half": "float16", "float": "float32"}.get(told, told)
 
 
 def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str, *, cpu: bool) -> dict[str, str]:
