@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import boto3
+import faults
 import pytest
-from bedrock_server import CALL, CONTENT, BedrockServer, answer_of, serve_bedrock
+from bedrock_server import CALL, CONTENT, BedrockServer, answer_of, framed, serve_bedrock
 from botocore.config import Config
 from botocore.eventstream import EventStream
 from botocore.response import StreamingBody
@@ -17,11 +20,14 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from outcomes import outcome
 
 import arttrace
+from arttrace.capture.base import guard
 from arttrace.capture.calls import model_call, routing
+from arttrace.capture.patches.model_clients import bedrock as bedrock_hook
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
 from arttrace.views.timeline import Timeline, shown_with_tools
+from arttrace.wire.apis import bedrock as bedrock_api
 
 Spans = Callable[[], list[SpanRow]]
 KEY = "AKIAIOSFODNN7EXAMPLE"
@@ -162,6 +168,67 @@ def test_invoke_model(
     assert list(attributes[semconv.RESPONSE_FINISH_REASONS]) == ["stop" if body is CHATS else "tool_calls"]
     assert (attributes[semconv.USAGE_INPUT_TOKENS], attributes[semconv.USAGE_OUTPUT_TOKENS]) == (10, 4)
     assert semconv.INTERRUPTED not in attributes
+
+
+def test_a_body_that_is_a_file_is_sent_as_it_is(server: BedrockServer, spans: Spans) -> None:
+    """It cannot be read before it is sent: the call is marked where its path tells its API, else it is none."""
+    bedrock = client(server)
+    with arttrace.trajectory(name="root"):
+        for model in ("anthropic.claude-x", "openai.gpt-oss"):
+            body = io.BytesIO(json.dumps(ANTHROPICS).encode())
+            assert (
+                json.loads(bedrock.invoke_model(modelId=model, body=body)["body"].read())["stop_reason"] == "tool_use"
+            )
+    span, _root = spans()
+    assert [sent[2] for sent in server.sent] == [ANTHROPICS] * 2
+    assert list(span.attributes[semconv.TRUNCATED]) == [semconv.INPUT_MESSAGES]
+    assert semconv.OUTPUT_MESSAGES in span.attributes
+
+
+def test_whatever_of_ours_fails_the_program_never_notices(
+    server: BedrockServer, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bedrock = client(server)
+
+    def program() -> Any:
+        with arttrace.trajectory(name="root"):
+            called = [call(bedrock) for call in (conversed, conversed_in_events)]
+            called += [call(bedrock, "anthropic.x", ANTHROPICS) for call in (invoked, invoked_in_chunks)]
+        return called
+
+    expected = program()
+    monkeypatch.setenv("ARTTRACE_RAISE", "0")
+    ours = [
+        *faults.functions(bedrock_api).values(),
+        *(hook for hook in vars(bedrock_hook).values() if isinstance(hook, FunctionType)),
+    ]
+    for function in ours:
+        if function.__module__.startswith("arttrace.wire.apis.bedrock") or function.__name__ in ASKED_BY_HOOKS:
+            guard.failures.clear()
+            with faults.failing(function):
+                assert program() == expected, function
+            arttrace.flush()
+            spans()
+    guard.failures.clear()
+
+
+ASKED_BY_HOOKS = ("_begin", "_path", "_headers", "_call_of")
+"""The functions of the hooks' module that its hooks call."""
+
+
+def test_a_stream_that_is_cut_at_any_byte_is_the_users_own(server: BedrockServer, spans: Spans) -> None:
+    bedrock = client(server)
+    server.answers += [answer_of({"text": "Sunny."})] * 400
+    whole = len(b"".join(framed(answer_of({"text": "Sunny."}))))
+    with arttrace.trajectory(name="root"):
+        for place in range(0, whole, 23):
+            server.cut_bytes += [place, place]
+            with arttrace.no_capture():
+                bare = outcome(lambda: conversed_in_events(bedrock))
+            assert outcome(lambda: conversed_in_events(bedrock)) == bare
+    *found, _root = spans()
+    assert len(found) == len(range(0, whole, 23))
+    assert {span.attributes.get(semconv.INTERRUPTED) for span in found} == {"error"}
 
 
 def test_the_streams_are_botocores_own(server: BedrockServer, spans: Spans) -> None:

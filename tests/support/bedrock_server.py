@@ -85,7 +85,8 @@ def completion_chunks() -> Iterator[dict[str, Any]]:
 class BedrockServer:
     """The server's side of a test: `url` for clients, `sent` as (path, headers, body) in order of arrival.
 
-    `failures` are the next answers' statuses and errors, `cut` breaks the next streams off after so many events,
+    `failures` are the next answers' statuses and errors, `cut` breaks the next streams off after so many events, and
+    `cut_bytes` after so many bytes;
     `exception` is what streams have in place of their third event. `answers` are the next answers in place of the
     usual.
     """
@@ -94,6 +95,7 @@ class BedrockServer:
     sent: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
     failures: list[tuple[int, str]] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
+    cut_bytes: list[int] = field(default_factory=list)
     exception: str | None = None
     answers: list[dict[str, Any]] = field(default_factory=list)
 
@@ -124,11 +126,17 @@ class _Handler(StandIn):
 
     def _reply(self, operation: str, answer: dict[str, Any], stream: Iterator[bytes]) -> None:
         if "stream" in operation:
+            self.state.cut += [1] * bool(self.state.cut_bytes)
             return self.stream(self._going_wrong(stream), "application/vnd.amazon.eventstream")
         counts = {"x-amzn-bedrock-input-token-count": "10", "x-amzn-bedrock-output-token-count": "4"}
         return self.send_json(200, answer, counts if operation == "invoke" else {})
 
     def _going_wrong(self, stream: Iterator[bytes]) -> Iterator[bytes]:
+        if self.state.cut_bytes:
+            whole = b"".join(stream)
+            yield whole[: self.state.cut_bytes.pop(0)] or whole[:1]
+            yield b"never sent"
+            return
         for number, part in enumerate(stream):
             if number == 2 and self.state.exception is not None:
                 yield frame(self.state.exception, {"message": "scripted"}, "exception")

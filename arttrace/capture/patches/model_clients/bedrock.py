@@ -80,7 +80,7 @@ def _path(path: str, body: Any) -> str | None:
         return None
     if api_of(path) is not None:
         return path
-    api = api_of_body(bytes(body) if isinstance(body, bytearray) else body) if body else None
+    api = api_of_body(body) if isinstance(body, bytes | bytearray | str) else None  # else it is a file, not read yet
     return None if api is None else _PATHS.get(api) or f"{path.rpartition('/')[0]}/converse"
 
 

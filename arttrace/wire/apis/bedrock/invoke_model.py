@@ -44,7 +44,7 @@ class _ModelBody(msgspec.Struct):
 _body = msgspec.json.Decoder(_ModelBody)
 
 
-def api_of_body(body: bytes | str) -> BodyApi | None:
+def api_of_body(body: bytes | bytearray | str) -> BodyApi | None:
     """The API whose form a body has; None for one of a form that is not read, as that of a prompt that is one text."""
     try:
         said = _body.decode(body)
