@@ -14,7 +14,7 @@ from refusing_site import LEAF, ROOT, TRACE, Site, run, span
 from arttrace.commands import cli
 from arttrace.formats.otlp import check_protobuf, decode_json
 from arttrace.store import Store
-from arttrace.store.file import prune
+from arttrace.store.file import kept_copy
 from arttrace.system.paths import DataDir
 
 OTHER = b"\x02" * 16
@@ -154,7 +154,7 @@ def pruned(site: Site) -> list[str]:
         old.end_time_unix_nano = 8
         site.send(old.SerializeToString())
         assert len(site.incomplete()) == 2
-        patch.setattr(prune, "_MARKS_KEPT_NS", -BEGAN)
+        patch.setattr(kept_copy, "_MARKS_KEPT_NS", -BEGAN)
         with Store.open(site.data) as store:
             assert store.prune(before_ns=BEGAN // 2 + 1).trajectories == 1
     with Store.open(site.data) as store:

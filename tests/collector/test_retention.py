@@ -84,9 +84,9 @@ def test_the_newest_run_that_was_to_stay_stays_where_the_estimate_was_too_low(
     copy = prune.copy_kept
     kept: list[int] = []
 
-    def larger(connection: Any, target: Path, runs: Any) -> None:
+    def larger(connection: Any, target: Path, runs: Any, until: Any) -> None:
         kept.append(len(runs))
-        copy(connection, target, runs)
+        copy(connection, target, runs, until)
         with target.open("ab") as file:
             file.truncate(whole * 2)
 

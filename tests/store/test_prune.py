@@ -25,6 +25,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
 from arttrace.store.file import prune as prune_module
+from arttrace.store.file.cancellation import Stop, Stopped
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import StoreError
 from arttrace.system.journal import list_segments
@@ -125,6 +126,23 @@ def test_a_rewrite_that_fails_changes_nothing(data: DataDir, monkeypatch: pytest
         assert len(store.trajectories()) == 2
 
 
+def test_a_rewrite_ends_when_nobody_waits_for_it_any_more(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Stop()
+
+    def stopped(_: object, target: Path, *__: object) -> None:
+        target.write_bytes(b"half")
+        stop("whoever asked has left")
+        raise duckdb.InterruptException("Interrupted!")
+
+    with Store.open(data, create=True) as store:
+        store.append(research_run("a"))
+        monkeypatch.setattr(prune_module, "copy_kept", stopped)
+        with pytest.raises(Stopped, match="has left"), stop.current():
+            store.prune(before_ns=T0 + HOUR)
+        assert not list(data.root.glob("*.new"))
+        assert [one.id for one in store.trajectories()] == ["a"]
+
+
 def test_readers_and_writers_go_on_beside_a_rewrite(data: DataDir) -> None:
     failed: list[BaseException] = []
     stop = threading.Event()
@@ -154,6 +172,36 @@ def test_readers_and_writers_go_on_beside_a_rewrite(data: DataDir) -> None:
         assert store.trajectories() == [kept]
 
 
+def test_nobody_waits_while_the_copy_is_written(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes meanwhile is in it, also of a run that was to go, which stays whole. All waited for the whole copy."""
+    late, gone, kept = research_run("late"), research_run("gone"), at(9, research_run("kept"))
+    new = [*at(9, research_run("new")), Reward(id="r", trajectory_id="new", value=1.0)]
+    found: list[str] = []
+    with Store.open(data, create=True) as store:
+        store.append([*late[:-1], *gone, *kept])
+        copy = prune_module.copy_kept
+
+        def others() -> None:
+            store.append([late[-1], *new])
+            found.extend(run.id for run in store.trajectories())
+
+        def copy_beside_others(*given: object) -> None:
+            copy(*given)  # type: ignore[arg-type]
+            other = threading.Thread(target=others)
+            other.start()
+            other.join(20)
+
+        monkeypatch.setattr(prune_module, "copy_kept", copy_beside_others)
+        done = store.prune(before_ns=T0 + HOUR)
+        assert sorted(found) == ["gone", "kept", "late", "new"]
+        assert (done.trajectories, done.spans, done.kept_trajectories) == (1, len(gone), 2)
+        expected = build_trajectories([*late, *kept, *new[:-1]], new[-1:])  # type: ignore[list-item, arg-type]
+        assert store.trajectories() == expected
+        assert [one.id for one in store.summaries()][::-1] == [one.id for one in expected]
+    with Store.open(data) as store:
+        assert store.trajectories() == expected
+
+
 def test_what_comes_while_a_rewrite_waits_for_a_reader_is_kept(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(data, create=True) as store:
         store.append(research_run("old"))
@@ -162,7 +210,11 @@ def test_what_comes_while_a_rewrite_waits_for_a_reader_is_kept(data: DataDir, mo
         pruning = threading.Thread(target=store.prune, kwargs={"before_ns": T0 + HOUR})
         writing = threading.Thread(target=store.append, args=(at(9, research_run("new")),))
         with store._file.reading() as reader:
-            monkeypatch.setattr(store._file._changed, "wait_for", lambda *given: waits.set() or wait_for(*given))
+            monkeypatch.setattr(
+                store._file._changed,
+                "wait_for",
+                lambda *given: (waits.set() if store._file._reopening else None) or wait_for(*given),
+            )
             pruning.start()
             assert waits.wait(60)
             writing.start()

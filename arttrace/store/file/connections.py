@@ -30,11 +30,12 @@ _READERS_END_S = 30.0
 class SharedFile:
     """An open file. Hold `lock` for everything but `reading`; what waits here lets go of it meanwhile. `taken_in` is
     for whoever writes: 0 again whenever the file is opened anew. `changes` is another number after each change of the
-    records."""
+    records. `one_rewrite` is held, and taken before `lock`, by who writes the file anew beside it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = threading.RLock()
+        self.one_rewrite = threading.Lock()
         self.readers = 0
         self.closed = False
         self.invalidated = False

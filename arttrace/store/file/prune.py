@@ -17,16 +17,12 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.values.units import quantity
-from arttrace.store.arrow_tables import arrow_table
+from arttrace.store.file.cancellation import Stopped
 from arttrace.store.file.connections import SharedFile
-from arttrace.store.file.duckdb_file import copy_beside, create, name_of
-from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN, LEFT_OUT
-from arttrace.store.sql_text import quoted
-from arttrace.store.transactions import registered
+from arttrace.store.file.duckdb_file import copy_beside
+from arttrace.store.file.kept_copy import NewestRows, PrunableRun, copy_kept, copy_rest, newest_rows
+from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.system.errors import StoreError
-
-_WHOLE = ("grouping_records", "judgement_records", "policy_step_records", "consumption", "ingested_segments")
-"""Tables that are kept as they are."""
 
 _FOR_GOOD = f"{LEFT_OUT} AND m.arrived_ns < ?"
 """The ids of runs that were left out before a time."""
@@ -41,7 +37,6 @@ _BEFORE = "AND time_ns BETWEEN 1 AND ?"  # one without a time is of no known age
 _HOUR_NS = 3_600_000_000_000
 _REVOCABLE_NS = _HOUR_NS
 """For so long a reward brings back a run that sampling left out."""
-_MARKS_KEPT_NS = 7 * 24 * _HOUR_NS
 
 _STOPPED_NS = 24 * _HOUR_NS
 """After so long without anything new, what has not ended will not."""
@@ -86,37 +81,38 @@ def counts_text(counts: Pruned | Source) -> str:
 def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry_run: bool) -> Pruned:
     """Takes out runs that ended and came in before a time, the rewards that were given before it and whose run never
     came, and the oldest runs until the file has at most this size. Where runs go the file is written anew beside the
-    old one and takes its place at once. Raises StoreError when it cannot be; nothing is lost then."""
+    old one, which is read and written meanwhile; then it takes its place at once. Raises StoreError when it cannot be;
+    nothing is lost then."""
     target = copy_beside(file.path)
-    with file.lock:
+    with file.one_rewrite:
         try:
-            with file.rewriting() as connection:
+            with file.lock, file.rewriting() as connection:
                 connection.execute("CHECKPOINT")
                 before = file.path.stat().st_size
-                found = runs(connection)
+                after = None if dry_run else before
+                found, until = runs(connection), newest_rows(connection)
                 whole = sum(run.size for run in found)
                 budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
                 kept = within(found, before_ns=before_ns, max_size=budget)
-                after = None
                 waiting = _rewards_of_no_run(connection, before_ns, dry_run=dry_run)
                 file.changes += 0 if dry_run else waiting
                 rewrite = not dry_run and len(kept) < len(found)
-                if rewrite:
-                    copy_kept(connection, target, kept)
-                    # The size was an estimate. The newest run, which was to stay by it, does.
-                    while max_bytes is not None and len(kept) > 1 and target.stat().st_size > max_bytes:
-                        smaller = sum(run.size for run in kept) * 3 // 4
-                        fewer = within(kept, before_ns=None, max_size=smaller) or kept[:1]
-                        if len(fewer) == len(kept):  # those that are left go on
-                            break
-                        kept = fewer
-                        copy_kept(connection, target, kept)
-                gone = sources(connection, found, kept)
-                if rewrite:
-                    file.reopen(target)
-                    after = file.path.stat().st_size
+                gone = () if rewrite else sources(connection, found, kept)
+            while rewrite:
+                _copy_beside_others(file, target, kept, until)
+                with file.lock, file.rewriting() as connection:
+                    held = copy_rest(connection, target, found, kept, until)
+                    fewer = _fewer(kept) if max_bytes is not None and target.stat().st_size > max_bytes else kept
+                    rewrite = len(fewer) < len(kept)  # the size was an estimate
+                    kept = fewer if rewrite else held
+                    if not rewrite:
+                        gone = sources(connection, found, kept)
+                        file.reopen(target)
+                        after = file.path.stat().st_size
         except (duckdb.Error, OSError, StoreError) as error:
             target.unlink(missing_ok=True)
+            if isinstance(error, Stopped):
+                raise
             file.raise_if_damaged("rewritten", error)
             raise StoreError(
                 f"the store {file.path} could not be rewritten: {error}",
@@ -127,10 +123,29 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
         spans=sum(run.spans for run in found) - sum(run.spans for run in kept),
         kept_trajectories=sum(len(run.trajectories) for run in kept),
         bytes_before=before,
-        bytes_after=before if after is None and not dry_run else after,
+        bytes_after=after,
         sources=gone,
         rewards=waiting,
     )
+
+
+def _copy_beside_others(file: SharedFile, target: Path, kept: Sequence[PrunableRun], until: NewestRows) -> None:
+    failed: duckdb.Error | None = None
+    with file.reading() as connection:
+        try:
+            copy_kept(connection, target, kept, until)
+        except duckdb.InterruptException:  # who asked has left
+            raise
+        except duckdb.Error as error:  # it is the copy that could not be written
+            file.note(error)
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+def _fewer(kept: Sequence[PrunableRun]) -> list[PrunableRun]:
+    """About three quarters of the runs by size. The newest, which was to stay by it, does, and those that go on."""
+    return within(kept, before_ns=None, max_size=sum(run.size for run in kept) * 3 // 4) or list(kept[:1])
 
 
 def _rewards_of_no_run(connection: duckdb.DuckDBPyConnection, before_ns: int | None, *, dry_run: bool) -> int:
@@ -141,28 +156,6 @@ def _rewards_of_no_run(connection: duckdb.DuckDBPyConnection, before_ns: int | N
     query = f"SELECT count(*) FROM {those}" if dry_run else f"DELETE FROM {those}"  # noqa: S608
     [(count,)] = connection.execute(query, [before_ns - 1]).fetchall()
     return int(count)
-
-
-class PrunableRun(msgspec.Struct):
-    """Trajectories and traces that share spans or are linked: they stay or go together. `last_ns` is when the last of
-    it ended or came in, whichever is later: what was imported yesterday is new, whenever it happened. `size` is the
-    bytes of its spans as JSON."""
-
-    trajectories: set[str]
-    traces: set[str]
-    project: str = ""
-    origin: int | None = None
-    """texts.id of the resource and scope of its first span."""
-    last_ns: int = 0
-    size: int = 0
-    spans: int = 0
-    first_start_ns: int = 0
-    last_start_ns: int = 0
-    left_out: bool = False
-    """Whether sampling left out all of them, for good."""
-    goes_on: bool = False
-    """Whether something of it has not ended, and something came in the last day: what comes later would count as whole
-    without what went. One that was killed goes a day after."""
 
 
 def left_out_for_good() -> str:
@@ -266,59 +259,3 @@ def within(found: Sequence[PrunableRun], *, before_ns: int | None, max_size: int
         if fits or run.goes_on:
             kept.append(run)
     return kept
-
-
-def copy_kept(connection: duckdb.DuckDBPyConnection, target: Path, kept: Sequence[PrunableRun]) -> None:
-    """A whole store with these runs only, in a file of its own, durable when this returns."""
-    create(target).close()
-    traces = arrow_table({"id": ("VARCHAR", [trace for run in kept for trace in run.traces])})
-    ids = arrow_table({"id": ("VARCHAR", [id for run in kept for id in run.trajectories])})
-    connection.execute(f"ATTACH {quoted(name_of(target))} AS kept")
-    try:
-        with registered(connection, _traces=traces, _trajectories=ids):
-            _copy(connection)
-    finally:
-        connection.execute("DETACH kept")
-
-
-def _copy(connection: duckdb.DuckDBPyConnection) -> None:
-    """From the store to the one that is attached as `kept`, of the traces in _traces and the runs in _trajectories."""
-    for table in ("span_records", "prompts", "token_prompts"):
-        wanted = f"SELECT * FROM {table} WHERE trace_id IN (SELECT id FROM _traces) ORDER BY rowid"  # noqa: S608
-        connection.execute(f"INSERT INTO kept.{table} {wanted}")
-    connection.execute(
-        f"""INSERT INTO kept.span_records SELECT * FROM span_records WHERE {IS_MARK}
-        AND trace_id NOT IN (SELECT id FROM _traces) AND (arrived_ns >= ? OR {IS_STAND_IN} AND (
-            trajectory_id IN (SELECT id FROM _trajectories) OR trace_id IN (
-            SELECT trace_id FROM links WHERE linked_trace_id IN (SELECT id FROM _traces))))""",  # noqa: S608
-        [time.time_ns() - _MARKS_KEPT_NS],
-    )
-    connection.execute(
-        "INSERT INTO kept.links SELECT * FROM links WHERE trace_id IN (SELECT trace_id FROM kept.span_records)"
-    )
-    connection.execute(
-        """INSERT INTO kept.texts SELECT * FROM texts WHERE id IN (
-            SELECT unnest(messages) FROM kept.prompts
-            UNION SELECT unnest([tools, instructions, origin]) FROM kept.span_records) ORDER BY rowid"""
-    )
-    connection.execute(
-        """INSERT INTO kept.reward_records SELECT * FROM reward_records WHERE trajectory_id IN (
-            SELECT id FROM _trajectories) OR split_part(trajectory_id, ':', 1) IN (
-            SELECT id FROM _trajectories UNION SELECT id FROM _traces) OR (trajectory_id NOT IN (
-            SELECT trajectory_id FROM span_records WHERE trajectory_id IS NOT NULL)
-            AND split_part(trajectory_id, ':', 1) NOT IN (SELECT trace_id FROM span_records)) ORDER BY rowid"""
-    )
-    connection.execute(
-        "INSERT INTO kept.summaries SELECT * FROM summaries WHERE trajectory_id IN (SELECT id FROM _trajectories)"
-    )
-    connection.execute(
-        """INSERT INTO kept.regrouped SELECT * FROM regrouped WHERE trajectory_id IN (SELECT id FROM _trajectories)
-            OR split_part(trajectory_id, ':', 1) IN (SELECT id FROM _trajectories)"""
-    )
-    for table in _WHOLE:
-        connection.execute(f"INSERT INTO kept.{table} SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
-    connection.execute(
-        """INSERT INTO kept.odd_traces SELECT trace_id, false FROM odd_traces
-        WHERE trace_id IN (SELECT id FROM _traces)"""
-    )
-    connection.execute("CHECKPOINT kept")

@@ -38,7 +38,7 @@ def write_views(store: AnyStore, folder: Path, progress: Callable[[str, int, int
     names = ", ".join(f"'{name}'" for name in columns)
     _, found = store.sql(
         "SELECT table_name, column_name, data_type FROM duckdb_columns() "  # noqa: S608
-        f"WHERE table_name IN ({names}) ORDER BY column_index"
+        f"WHERE database_name = current_database() AND table_name IN ({names}) ORDER BY column_index"
     )
     for view, column, kind in found:
         columns[view][column] = kind
