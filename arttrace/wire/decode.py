@@ -45,6 +45,7 @@ are Gemini's, the last is Bedrock's."""
 
 _PATHS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", "chat_completions"),
+    ("/agents/completions", "chat_completions"),  # Mistral's
     ("/responses", "responses"),
     ("/completions", "completions"),
     ("/embeddings", "embeddings"),

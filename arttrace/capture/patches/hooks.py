@@ -28,6 +28,8 @@ _HOOKS = (
         for client in ("openai", "anthropic", "groq", "together", "cerebras.cloud.sdk", "fireworks", "sambanova")
     ),
     ("google.genai._api_client", "model_clients.google:install"),
+    ("mistralai.basesdk", "model_clients.mistral:install"),
+    ("mistralai.client.basesdk", "model_clients.mistral:install"),
     ("requests.sessions", "requests_aiohttp:install_requests"),
     ("requests.sessions", "outgoing_headers:install_requests"),
     ("requests.sessions", "http_spans:install_requests"),

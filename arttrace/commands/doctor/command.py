@@ -169,6 +169,7 @@ _OTHER_CLIENTS = {
     "google-genai": "google.genai.",
     "ollama": "httpx",  # by which it sends
     "boto3": "botocore.",
+    "mistralai": "mistralai.",
     "groq": "groq.",
     "cerebras-cloud-sdk": "cerebras.",
     "sambanova": "sambanova.",
