@@ -6,9 +6,9 @@ from typing import Any
 
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
-from arttrace.records.message import joined_text
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.wire.apis.bedrock.blocks import of_message
 
 DETAILS = "gen_ai.client.inference.operation.details"
 
@@ -54,31 +54,8 @@ def of_blocks(message: dict[str, Any]) -> list[dict[str, Any]] | None:
     blocks = from_json(message.get("content"))
     if not isinstance(blocks, list) or not blocks or not all(map(_is_block, blocks)):
         return None
-    content: list[Any] = []
-    calls, results = [], []
-    reasoning = ""
-    for block in blocks:
-        match block:
-            case {"toolUse": dict() as asked}:
-                function = {"name": asked.get("name"), "arguments": asked.get("input")}
-                calls.append({"id": asked.get("toolUseId"), "function": function})
-            case {"toolResult": dict() as given}:
-                said = given.get("content")
-                said = said if (joined := joined_text(said)) is None else joined
-                results.append({"role": "tool", "tool_call_id": given.get("toolUseId"), "content": said})
-            case {"reasoningContent": {"reasoningText": {"text": str() as thought}}}:
-                reasoning += thought
-            case {"text": str() as text}:
-                content.append({"type": "text", "text": text})
-            case _:
-                content.append({"type": next(iter(block)), **block})
     rest = {name: value for name, value in message.items() if name not in ("content", "message", "id", "tool_call_id")}
-    if not (content or calls or reasoning):
-        return results
-    own = {**rest, "content": content, "tool_calls": calls, "reasoning_content": reasoning or None}
-    if own.get("role") == "tool":
-        own["role"] = "user"
-    return [*results, own]
+    return [said if said["role"] == "tool" else {**rest, **said} for said in of_message(message.get("role"), blocks)]
 
 
 _BLOCKS = ("text", "toolUse", "toolResult", "reasoningContent", "image", "document", "video", "cachePoint")
