@@ -64,9 +64,18 @@ def test_each_kind_is_named(tmp_path: Path) -> None:
         ("api.anthropic.com/v1/deployments", None),
         ("api.anthropic.com/v1/dreams", "api.anthropic.com/v1/dreams"),
         ("metrics.example.com/v1/dreams", None),
+        ("127.0.0.1/agents/A/agentAliases/B/sessions/s1/text", "127.0.0.1/agents/A/agentAliases/B/sessions/*/text"),
+        ("127.0.0.1/retrieveAndGenerateStream", "127.0.0.1/retrieveAndGenerateStream"),
+        ("bedrock-agent-runtime.eu-west-1.amazonaws.com/flows/F/aliases/A",
+         "bedrock-agent-runtime.eu-west-1.amazonaws.com/flows/F/aliases/A"),
+        ("metrics.example.com/flows/F/aliases/A", None),
+        ("bedrock.eu.amazonaws.com/model-invocation-job", "bedrock.eu.amazonaws.com/model-invocation-job"),
+        ("bedrock-runtime.eu.amazonaws.com/async-invoke", "bedrock-runtime.eu.amazonaws.com/async-invoke"),
+        ("metrics.example.com/async-invoke", None),
+        ("127.0.0.1/knowledgebases/K/retrieve", None),
     ],
-)
-def test_what_anthropic_runs_is_distinguished_from_others(address: str, named: str | None) -> None:
+)  # fmt: skip
+def test_what_anthropic_and_amazon_run_is_distinguished_from_others(address: str, named: str | None) -> None:
     host, slash, path = address.partition("/")
     said = summary.passed(host, slash + path, summary.BY_NONE)
     assert (said and said.partition(" (no setting captures them: ")[0]) == named

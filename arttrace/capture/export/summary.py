@@ -50,20 +50,23 @@ _OTHERS = re.compile(
     re.IGNORECASE,
 )
 _OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # OpenAI's (at Azure too), Anthropic's and Gemini's batches, the runs of OpenAI's assistants and evaluations, and
-    # Anthropic's dreams: not other people's.
+    # OpenAI's (at Azure too), Anthropic's, Gemini's and Bedrock's batches, the runs of OpenAI's assistants and
+    # evaluations, and Anthropic's dreams: not other people's.
     (
         re.compile(
             r"/(v1|openai)(/messages)?/batches$|/(v1|openai)/threads(/[^/]+)?/runs$|/(v1|openai)/evals/[^/]+/runs$"
             r"|anthropic\.com/v1/dreams$|:(batchGenerate|asyncBatchEmbed)Content$|/locations/[^/]+/batchPredictionJobs$"
+            r"|bedrock[^/]*/(model-invocation-job|async-invoke)$"
         ),
         _LATER,
     ),
-    # Agents that OpenAI or Anthropic runs; a path as of the latter may be anybody's.
+    # Agents that OpenAI, Anthropic or Amazon runs; a path as of the latter two may be anybody's.
     (
         re.compile(
             r"/(v1|openai)/agents/(sessions(/[^/]+/events)?|automations/[^/]+/invocations)$"
             r"|anthropic\.com/v1/(sessions(/[^/]+/events)?|deployments/[^/]+/run)$"
+            r"|/agents/[^/]+/agentAliases/[^/]+/sessions/[^/]+/text$|/retrieveAndGenerate(Stream)?$"
+            r"|bedrock-agent-runtime[^/]*/(agents/[^/]+|flows/[^/]+/aliases/[^/]+(/executions)?)$"
         ),
         _BY_THE_SERVICE,
     ),

@@ -4,10 +4,14 @@ runs that asked no policy."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+import bedrock_server
 import pytest
+from bedrock_server import serve_bedrock
 from click.testing import CliRunner
 from gemini_server import answer_of, serve_gemini
 
@@ -112,21 +116,40 @@ def test_no_run_begins_in_a_worker_that_is_being_ended(tmp_path: Path) -> None:
     assert (done.error, done.result) == (None, 0)
 
 
-_PAST_THE_POLICY = """
+_BY_GOOGLE = """
 from google import genai
 
 def answer(word, url):
     with genai.Client(api_key="k", http_options={"base_url": url}) as client:
         return client.models.generate_content(model="gemini-x", contents=word).text
 """
+_BY_BOTO3 = """
+import boto3
+
+def answer(word, url):
+    keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "eu-west-1"}
+    bedrock = boto3.client("bedrock-runtime", endpoint_url=url, **keys)
+    said = bedrock.converse(modelId="nova-x", messages=[{"role": "user", "content": [{"text": word}]}])
+    return said["output"]["message"]["content"][0]["text"]
+"""
 
 
-def test_runs_whose_calls_went_past_the_policy_are_said_to_be_of_no_use_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "serve", "said"),
+    [
+        (_BY_GOOGLE, serve_gemini, answer_of({"text": "yellow"})),
+        (_BY_BOTO3, serve_bedrock, bedrock_server.answer_of({"text": "yellow"})),
+    ],
+    ids=["google-genai", "boto3"],
+)
+def test_runs_whose_calls_went_past_the_policy_are_said_to_be_of_no_use_to_it(
+    program: str, serve: Callable[[], AbstractContextManager[Any]], said: dict[str, Any], tmp_path: Path
+) -> None:
     """Their tokens are counted by what the provider says was used."""
-    (tmp_path / "agent.py").write_text(_PAST_THE_POLICY)
-    with serve_gemini() as google:
-        google.answers += [answer_of({"text": "yellow"})] * 2
-        (tmp_path / "inputs.jsonl").write_text(json.dumps({"word": "fig", "url": google.url}))
+    (tmp_path / "agent.py").write_text(program)
+    with serve() as server:
+        server.answers += [said] * 2
+        (tmp_path / "inputs.jsonl").write_text(json.dumps({"word": "fig", "url": server.url}))
         asked = ("--entry", f"{tmp_path}/agent.py:answer", "--input", f"{tmp_path}/inputs.jsonl")
         policy = ("--dir", f"{tmp_path}/data", "--policy", "http://127.0.0.1:9/v1", "-n", "2", "--concurrency", "1")
         done = CliRunner().invoke(command, [*policy, *asked])
