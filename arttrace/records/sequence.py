@@ -60,6 +60,7 @@ class NotTrained(StrEnum):
 
     INCOMPLETE = "incomplete"
     TOO_STALE = "too stale"
+    OTHER_WEIGHTS = "sampled by other weights than their version's"
     NO_REWARD = "no reward"
     REWARD_TOO_LARGE = "a reward beyond 1e12"
     REWARDED_OTHERWISE = "rewarded otherwise than its group"

@@ -59,9 +59,10 @@ from trainer.daemon.state import (
 from trainer.daemon.unscored import UnscoredGroups
 from trainer.grpo.metrics import group_rewards
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
-from trainer.learner.interface import Learner, NotComputed
+from trainer.learner.interface import Learner, NotComputed, OtherWeights
 from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.refused_runs import refused_runs
 from trainer.policies.retention import to_prune
 from trainer.serving import GatewayStatus
 from trainer.step.left_out import left_out_lines
@@ -193,7 +194,7 @@ class Daemon:
         )
         self._loop.resume()
         consumed = self._checkpoints.consumed_ids("grpo")
-        self._consumed = consumed
+        self._consumed = consumed | refused_runs(self._checkpoints.directory)
         self._mark = Mark.now(self._gateway_status())
         self._aside = tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed)
         self._note(**self._noted_aside())
@@ -260,6 +261,9 @@ class Daemon:
             for line in left_out_lines(batch.left_out, calls=batch.quarantined):
                 self._say(line)
             done = self._loop.train_on(batch, clock, beside=self._aside, judgements=judgements)
+        except OtherWeights:
+            self._note(plan=None)  # the next start leaves its runs out
+            raise
         except (NotComputed, NothingToTrain) as error:
             self._skip(Problem(error.message) if isinstance(error, NotComputed) else error.message, groups)
             self._not_computed = self._not_computed + 1 if isinstance(error, NotComputed) else 0
@@ -334,13 +338,7 @@ class Daemon:
         )
         self._ready_since = None
         skips = self.state.skips + 1
-        self._note(
-            plan=None,
-            **self._noted_aside(),
-            skips=skips,
-            reason=f"{ROUND_SKIPPED}{reason}",
-            hint="",
-        )
+        self._note(plan=None, **self._noted_aside(), skips=skips, reason=f"{ROUND_SKIPPED}{reason}", hint="")
         self._say(same_level(reason, f"skipped: {reason}"))
 
     def _noted_aside(self) -> dict[str, Any]:

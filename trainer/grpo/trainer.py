@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from arttrace.records.group import Group
@@ -15,8 +16,9 @@ from arttrace.system.errors import TrainingError
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.metrics import step_numbers
-from trainer.learner.interface import Learner, teaches
+from trainer.learner.interface import Learner, OtherWeights, StepMetrics, teaches
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.refused_runs import refuse_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.engines import engines_asleep
 from trainer.step.phases import Clock, Phase
@@ -110,7 +112,7 @@ class PolicyTrainer:
         with engines_asleep(self.gateway, self.retry, lora_rank=self.learner.config.lora_rank) as asleep:
             if asleep:
                 self.learner.refit()
-            learned = self.learner.step(batch.samples, current_version=f"{self.policy}@{batch.step}")
+            learned = self._learned(batch, f"{self.policy}@{batch.step}")
         return complete_step(
             self.store,
             self.checkpoints,
@@ -124,6 +126,15 @@ class PolicyTrainer:
             method="grpo",
             keep_states=self.keep_states,
         )
+
+    def _learned(self, batch: TrainingBatch, current: str) -> StepMetrics:
+        try:
+            return self.learner.step(batch.samples, current_version=current)
+        except OtherWeights:
+            named = {q.trajectory_id for one in batch.samples for q in one.sequences if current in q.policy_versions}
+            with suppress(OSError):  # then they are refused once more
+                refuse_runs(self.checkpoints.directory, sorted(named))
+            raise
 
 
 def require_trainable(batch: TrainingBatch) -> None:
@@ -149,6 +160,7 @@ _HINTS = {
     "What a function returns is no reward.",
     NotTrained.REWARD_TOO_LARGE: "Give rewards of ordinary size, such as 0 to 1, and run the agent again.",
     NotTrained.ALONE: "Run each scenario several times: GRPO compares runs of the same task.",
+    NotTrained.OTHER_WEIGHTS: "Restart `arttrace serve`, and run the agent again.",
     NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
     NotTrained.INCOMPLETE: "`arttrace ls` names incomplete runs: killed or still going. Run the agent again.",
 }

@@ -22,6 +22,10 @@ class NotFinite(NotComputed):
     """A loss or a gradient was not a finite number, or every token was too far away to have one."""
 
 
+class OtherWeights(TrainingError):
+    """Other weights than those of the version that it names sampled what the step was to be trained on."""
+
+
 class NoRoom(NotComputed):
     """The smallest micro-batch needed more memory than there was."""
 

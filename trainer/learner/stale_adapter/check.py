@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from arttrace.system.errors import TrainingError
+from trainer.learner.interface import OtherWeights
 from trainer.learner.samples import TokenRow
 from trainer.learner.stale_adapter.share import FIRST, Share, share_gone, way_to
 from trainer.learner.state import Weights
 
-_RESTART = "The engine serves other weights than it says: restart `arttrace serve`, train on what is sampled then."
+_RESTART = (
+    "The engine serves other weights than it says: restart `arttrace serve`, and train on what is sampled then. The "
+    "version's runs in this step are left out from now on."
+)
 _RESTART_PART = (
     "One of several engines serves other weights than it says: restart `arttrace serve`, or what else answers for it, "
-    "and train on what is sampled then."
+    "and train on what is sampled then. The version's runs in this step are left out from now on, since others of them "
+    "may be from that engine."
 )
 _WHOLE = 0.9
 """Of a larger share it is not said which runs are left: a few may look so by chance."""
@@ -71,7 +75,7 @@ class Ways:
 
 
 def check_nearest(shares: Mapping[str, Share], current: str, run: Callable[[int], str] = str) -> None:
-    """Raises TrainingError when what was captured is another version's, or a part of it: `shares` are, by a version's
+    """Raises OtherWeights when what was captured is another version's, or a part of it: `shares` are, by a version's
     name, how much of the way to it what was captured has gone; `run` gives the id of a trajectory."""
     in_part = [name for name, share in shares.items() if share.part.is_sure]
     sure = [name for name, share in shares.items() if share.is_sure]
@@ -79,14 +83,14 @@ def check_nearest(shares: Mapping[str, Share], current: str, run: Callable[[int]
         nearest = max(in_part, key=lambda name: shares[name].part.evidence)
         part = shares[nearest].part
         if not (nearest in sure and part.share > _WHOLE):
-            raise TrainingError(
+            raise OtherWeights(
                 f"The log-probabilities captured from {current} are those of {nearest} in {len(part.runs)} of "
                 f"{part.looked_at} runs looked at, such as {run(part.runs[0])}: {part.share:.0%} of their tokens.",
                 _RESTART_PART,
             )
     if sure:
         nearest = min(sure, key=lambda name: shares[name].left)
-        raise TrainingError(
+        raise OtherWeights(
             f"The log-probabilities captured from {current} are those of {nearest}: of the way to it they have gone "
             f"{shares[nearest].gone:.2f} (standard error {shares[nearest].error:.2g}).",
             _RESTART,
