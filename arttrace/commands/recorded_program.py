@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from arttrace.records.values.units import quantity
 from arttrace.system.addresses import needs_certificates
 from arttrace.system.exit_status import how_ended
 from arttrace.system.private_files import users_umask
+from arttrace.system.processes import tell
 from arttrace.wire.content.secrets import NO_KEY
 
 _ANSWER_WITHIN_S = 30.0
@@ -97,7 +97,7 @@ def run_recorded(
     code = _run(executable, arguments, inherited | client_environment(url, gateway.model, gateway.key))
     said = _end(gateway, trajectory, Path(executable).name, code)
     if not quiet:
-        sys.stderr.write(f"arttrace: {said}\n")
+        tell(f"arttrace: {said}")
     return code
 
 

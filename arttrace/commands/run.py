@@ -21,7 +21,7 @@ from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.system.private_files import users_umask
-from arttrace.system.processes import python_path, signals_after_imports
+from arttrace.system.processes import python_path, signals_after_imports, tell
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*w?(\.exe)?", re.IGNORECASE)
 _STARTERS = re.compile(
@@ -89,10 +89,9 @@ def command(
     _refuse_uncapturable(executable, arguments)
     if policy is None and not quiet and not _is_one_of((_PYTHON, _STARTERS), executable, arguments):
         name = Path(executable).name
-        click.echo(
+        tell(
             f"arttrace: {name} is not Python, so that its own calls are not captured, those of Python programs that it "
-            f"starts are. `arttrace run --policy URL -- {name}` captures one whose calls go to `arttrace serve`.",
-            err=True,
+            f"starts are. `arttrace run --policy URL -- {name}` captures one whose calls go to `arttrace serve`."
         )
     if policy is not None and not _is_one_of((_PYTHON,), executable, arguments):
         with signals_after_imports(takes_long=False):
@@ -110,13 +109,10 @@ def command(
                 f"{problem.remedy} Without --policy it asks its own provider.",
             )
         if not quiet:
-            click.echo(
+            tell(
                 f"arttrace: {program_name} is not Python, and no gateway records it at {gateway.host}: "
-                f"{problem.cause}. Of what it starts, only Python programs are captured.",
-                err=True,
+                f"{problem.cause}. Of what it starts, only Python programs are captured."
             )
-    sys.stdout.flush()
-    sys.stderr.flush()
     if os.name == "posix":
         if users_umask() >= 0:
             os.umask(users_umask())

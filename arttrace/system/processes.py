@@ -1,5 +1,5 @@
 """Processes of this machine: whether they are alive, how those of `multiprocessing` end, what a child is given, how
-often garbage is collected, when signals may interrupt."""
+often garbage is collected, when signals may interrupt, what is said where nobody may listen."""
 
 from __future__ import annotations
 
@@ -82,6 +82,15 @@ def signals_after_imports(*, takes_long: bool = True) -> Iterator[None]:
             signal.signal(number, handler)
         if wait.came:
             signal.raise_signal(wait.came)
+
+
+def tell(line: str) -> None:
+    """Write a line to the standard error of this process, as it was started. One that is closed, or that takes no more,
+    gets none: whatever else the process does is more than that."""
+    if sys.__stderr__ is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.__stderr__.flush()
+            os.write(sys.__stderr__.fileno(), f"{line}\n".encode(errors="backslashreplace"))
 
 
 class _Waits:

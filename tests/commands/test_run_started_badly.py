@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from spool import read_spans
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
 AGENT = """
 import sys
+from importlib.util import find_spec
 from openai import OpenAI
 answer = OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "plan"}])
 print(answer.choices[0].message.content)
@@ -44,6 +46,32 @@ def test_standard_streams_that_are_closed_stay_so(closed: str, tmp_path: Path, a
     done = subprocess.run(shell, cwd=tmp_path, env=env, timeout=300)
     assert done.returncode == 7
     assert len(read_spans(tmp_path / "data")) == 2
+
+
+_BOOTSTRAP = find_spec("arttrace.capture.bootstrap")
+_QUIET = "import sys; sys.exit(7)"
+_RUN = [*ARTTRACE, "run", "--dir", "data", "--"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device of Linux that is always full")
+@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(
+    "started",
+    [[*_RUN, sys.executable, "-c", _QUIET], [*_RUN, "printf", "said"], [sys.executable, "-c", _QUIET]],
+    ids=["python", "no python", "a python that cannot be captured"],
+)
+def test_what_cannot_be_said_on_standard_error_is_said_nowhere(
+    redirected: str, started: list[str], tmp_path: Path
+) -> None:
+    env = dict(os.environ)
+    if started[:2] == [sys.executable, "-c"] and started[2] == _QUIET:
+        assert _BOOTSTRAP is not None
+        assert _BOOTSTRAP.origin is not None
+        (tmp_path / "arttrace.py").write_text("raise ImportError('not of this Python')")
+        env["PYTHONPATH"] = os.pathsep.join([str(Path(_BOOTSTRAP.origin).parent), str(tmp_path)])
+    shell = ["sh", "-c", f'"$@" {redirected}', "sh", *started]
+    done = subprocess.run(shell, cwd=tmp_path, env=env, stdout=subprocess.PIPE, timeout=100)
+    assert (done.returncode, done.stdout) == ((0, b"said") if "printf" in started else (7, b""))
 
 
 def test_a_program_in_a_directory_that_is_gone_is_captured_and_nothing_is_printed_of_it(

@@ -1,5 +1,6 @@
 """Imported by Python itself at its start: switches capture on, then runs the sitecustomize that it shadows."""
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,12 @@ def _start_capture() -> None:
         hooks.install()
         summary.begin()
     except Exception as error:  # noqa: BLE001  the user's program runs, whatever is wrong with us
-        print(f"arttrace: nothing is captured in {sys.executable}: {error}", file=sys.stderr)
+        line = f"arttrace: nothing is captured in {sys.executable}: {error}\n"
+        try:
+            if sys.stderr is not None:  # closed: its number may be another file's
+                os.write(sys.stderr.fileno(), line.encode(errors="backslashreplace"))
+        except OSError:  # nobody reads it, or there is no room: Python would not start the program for an error here
+            pass
 
 
 def _give_way() -> None:

@@ -25,6 +25,7 @@ from arttrace.records.record import Record
 from arttrace.records.span import SpanRow
 from arttrace.records.values.units import quantity
 from arttrace.system.paths import LAST_RUN
+from arttrace.system.processes import tell
 
 VARIABLE = "ARTTRACE_TALLY"
 _OWNER = "ARTTRACE_TALLY_OWNER"
@@ -250,7 +251,7 @@ def end() -> None:
         handle = os.open(_path.parent / LAST_RUN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
-        print(f"arttrace: {line}", file=sys.__stderr__, flush=True)
+        tell(f"arttrace: {line}")
 
 
 def _forget() -> None:

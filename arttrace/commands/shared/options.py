@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -27,7 +28,8 @@ def _resolve(ctx: click.Context, _param: click.Parameter, value: str | None) -> 
             raise click.UsageError("--url names a collector, --dir a directory of this machine: give one of them")
         return replace(data, url=url)
     if value is None and "ARTTRACE_DIR" not in os.environ and (above := data.above()) is not None:
-        click.echo(f"note: {beside_another(data, above)}", err=True)
+        with contextlib.suppress(OSError):  # nobody reads it: the command does what it is for
+            click.echo(f"note: {beside_another(data, above)}", err=True)
     return data
 
 
