@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import bedrock_server
 import pytest
 from collector_process import collecting
 from gemini_server import answer_of, serve_gemini
@@ -191,3 +192,45 @@ def test_the_tools_of_dspy_s_react_are_recorded(tmp_path: Path) -> None:
         ("search", '{"text":"42"}', None, "LookupError: nothing about 42", False),
         ("finish", "{}", "Completed.", None, False),
     ]
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@pytest.mark.full
+def test_the_calls_of_strands_by_boto3_are_recorded_once(tmp_path: Path) -> None:
+    """Strands makes spans of them too."""
+
+    def asks(name: str, given: dict[str, Any]) -> dict[str, Any]:
+        called = {"toolUse": {"toolUseId": name, "name": name, "input": given}}
+        return bedrock_server.answer_of(called, reason="tool_use")
+
+    done = bedrock_server.answer_of({"text": "It is 42."})
+    with bedrock_server.serve_bedrock() as server:
+        server.answers += 2 * [asks("ask_helper", {"task": "Double 21"}), asks("double", {"number": 21}), done, done]
+        settings = KEYS | {"BEDROCK_URL": server.url}
+        returned, run = run_twice(environments.FRAMEWORKS["strands"], "bedrock_strands", tmp_path, settings)
+    assert returned == ["It is 42."] * 2
+    names = {agent.id: agent.name for agent in run.agents}
+    assert sorted(names[placed.agent_id] for placed in run.calls) == ["boss", "boss", "helper", "helper"]
+    assert (run.incomplete, run.unread) == ("", {})
+    assert sorted(len(placed.call.messages) for placed in run.calls) == [2, 2, 4, 4]
+    ran = {tool.name: (tool.result, tool.inferred) for tool in run.tool_calls}
+    assert ran == {"ask_helper": ("It is 42.", False), "double": ("42", False)}
+
+
+@pytest.mark.full
+def test_the_calls_of_aiobotocore_are_recorded(tmp_path: Path) -> None:
+    with bedrock_server.serve_bedrock() as server:
+        server.refused = "refused"
+        aiobotocore = environments.Framework("aiobotocore", ("aiobotocore",), "aiobotocore")
+        settings = KEYS | {"BEDROCK_URL": server.url}
+        (bare, captured), run = run_twice(aiobotocore, "bedrock_aiobotocore", tmp_path, settings)
+    assert captured == bare
+    assert (run.incomplete, run.unread) == ("", {})
+    found = [(placed.call.request_model, bool(placed.call.choices), placed.call.error) for placed in run.calls]
+    answered = [("nova-x", True, None)] * 2 + [("openai.gpt-oss", True, None)] * 2
+    assert [(model, said, error and error.partition(":")[0]) for model, said, error in found] == [
+        *answered, ("refused", False, "400"),
+    ]  # fmt: skip
+    assert all(placed.call.output_tokens == 4 for placed in run.calls[:4])

@@ -87,8 +87,8 @@ class BedrockServer:
 
     `failures` are the next answers' statuses and errors, `cut` breaks the next streams off after so many events, and
     `cut_bytes` after so many bytes;
-    `exception` is what streams have in place of their third event. `answers` are the next answers in place of the
-    usual.
+    `exception` is what streams have in place of their third event. `refused` is a model that there is none of.
+    `answers` are the next answers in place of the usual.
     """
 
     url: str = ""
@@ -97,6 +97,7 @@ class BedrockServer:
     cut: list[int] = field(default_factory=list)
     cut_bytes: list[int] = field(default_factory=list)
     exception: str | None = None
+    refused: str | None = None
     answers: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -108,7 +109,9 @@ class _Handler(StandIn):
         if state.failures:
             status, kind = state.failures.pop(0)
             return self.send_json(status, {"message": "scripted"}, {"x-amzn-errortype": f"{kind}:http://internal"})
-        operation = self.path.rpartition("/")[2]
+        *_, model, operation = self.path.split("/")
+        if model == state.refused:
+            return self.send_json(400, {"message": "no such model"}, {"x-amzn-errortype": "ValidationException"})
         if operation == "count-tokens":
             return self.send_json(200, {"inputTokens": 12})
         if operation.startswith("converse"):
