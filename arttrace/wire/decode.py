@@ -90,12 +90,18 @@ def api_of(path: str) -> Api | None:
     if named is None and _AT_VERTEX.search(path) and not path.endswith("count-tokens:rawPredict"):
         return "messages"
     if named is None and bedrock.is_call(path):
-        return "converse" if bedrock.is_converse(path) else "messages" if bedrock.is_anthropics(path) else None
+        return _at_bedrock(path)
     if named is None and gemini.is_call(path):
         return "generate_content"
     if named is None and gemini.is_embedding(path):
         return "embed_content"
     return named
+
+
+def _at_bedrock(path: str) -> Api | None:
+    if bedrock.is_converse(path):
+        return "converse"
+    return "messages" if bedrock.is_anthropics(path) else "embeddings" if bedrock.is_embedding(path) else None
 
 
 def is_call(path: str, body: Callable[[], bytes | None]) -> bool | None:

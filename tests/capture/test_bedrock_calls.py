@@ -231,6 +231,30 @@ def test_a_stream_that_is_cut_at_any_byte_is_the_users_own(server: BedrockServer
     assert {span.attributes.get(semconv.INTERRUPTED) for span in found} == {"error"}
 
 
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        ("amazon.titan-embed-text-v2:0", {"inputText": "secret text", "dimensions": 256}),
+        ("cohere.embed-v4:0", {"texts": ["secret text"], "input_type": "search_document"}),
+    ],
+)
+def test_embeddings(model: str, body: dict[str, Any], server: BedrockServer, spans: Spans) -> None:
+    server.answers += [{"embedding": [0.5, 0.25], "inputTextTokenCount": 10}] * 2
+    bedrock = client(server)
+    with arttrace.no_capture():
+        bare = invoked(bedrock, model, body)
+    with arttrace.trajectory(name="root"):
+        assert invoked(bedrock, model, body) == bare
+    span, _root = spans()
+    attributes = span.attributes
+    assert (span.name, attributes[semconv.PROVIDER_NAME]) == (f"embeddings {model}", "aws.bedrock")
+    assert attributes[semconv.USAGE_INPUT_TOKENS] == 10
+    assert attributes.get(semconv.EMBEDDINGS_DIMENSION_COUNT) == body.get("dimensions")
+    assert "secret" not in repr(attributes)
+    assert "0.25" not in repr(attributes)
+    assert semconv.OPENAI_API_TYPE not in attributes
+
+
 def test_the_streams_are_botocores_own(server: BedrockServer, spans: Spans) -> None:
     bedrock = client(server)
     with arttrace.trajectory(name="root"):

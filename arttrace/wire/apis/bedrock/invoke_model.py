@@ -65,11 +65,15 @@ def at_bedrock(decoded: Decoded, exchange: Exchange) -> Decoded:
     attributes, path = decoded.attributes, exchange.path
     model = model_in(path)
     attributes[semconv.REQUEST_MODEL] = model
+    attributes.pop(semconv.OPENAI_API_TYPE, None)
+    is_embedding = attributes[semconv.OPERATION_NAME] == semconv.OPERATION_EMBEDDINGS
+    if is_embedding:  # what is embedded stands in fields of many names
+        attributes.pop(semconv.REQUEST_FIELDS, None)
     if streams(path):
         attributes[semconv.REQUEST_STREAM] = True
     said = _said_at_the_end(exchange)
     metrics = json_object(said.get(_METRICS))
-    for name, metric, header in _COUNTS:
+    for name, metric, header in _COUNTS[:1] if is_embedding else _COUNTS:
         count = metrics.get(metric, exchange.headers.get(header))
         if name not in attributes and isinstance(count, int | str) and str(count).isdecimal():
             attributes[name] = int(count)

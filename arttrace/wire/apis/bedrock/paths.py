@@ -28,6 +28,12 @@ def is_anthropics(path: str) -> bool:
     return found is not None and found[2].startswith("invoke") and "anthropic" in found[1]
 
 
+def is_embedding(path: str) -> bool:
+    """Whether a POST to it asks for embeddings, by the name of the model: Titan's, Cohere's and Nova's have it."""
+    found = _CALL.search(path)
+    return found is not None and found[2] == "invoke" and "embed" in found[1]
+
+
 def streams(path: str) -> bool:
     """Whether the answer comes in events."""
     return path.endswith(("/converse-stream", "/invoke-with-response-stream"))
