@@ -83,7 +83,9 @@ def test_a_package_that_is_missing_or_too_old(tmp_path: Path, monkeypatch: pytes
     assert found["openai"]["state"] == "error"
 
 
-@pytest.mark.parametrize("absent", [("openai",), ("openai", "anthropic", "google-genai", "ollama")])
+@pytest.mark.parametrize(
+    "absent", [("openai",), ("openai", "anthropic", "google-genai", "mistralai", "ollama", "groq")]
+)
 def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = importlib.metadata.version
 
@@ -98,7 +100,10 @@ def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monk
     found = _doctor(tmp_path / "data")
     if "anthropic" in absent:
         assert found["openai"]["state"] == "warning"
-        assert "the openai, anthropic, google-genai, ollama and boto3 clients" in found["openai"]["hint"]
+        assert (
+            "calls of openai, anthropic, google-genai, mistralai, ollama, boto3, groq and others"
+            in found["openai"]["hint"]
+        )
     else:
         assert "openai" not in found
         assert (found["anthropic"]["state"], found["anthropic"]["found"]) == ("ok", "2.10.0")
@@ -276,7 +281,10 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert code == 1
     assert found["program"]["found"] == "it ended with exit code 3"
     assert found["captured"]["state"] == "error"
-    assert "the openai, anthropic, google-genai, ollama and boto3 clients" in found["captured"]["hint"]
+    assert (
+        "Calls of openai, anthropic, google-genai, mistralai, ollama, boto3, groq and others"
+        in found["captured"]["hint"]
+    )
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
     _, found = _checked(root, program)
     assert found["program"]["found"].startswith("it ended with signal SIGILL: an illegal instruction")

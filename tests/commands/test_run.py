@@ -431,6 +431,9 @@ def test_what_is_answered_by_other_ways_than_the_requests_own_is_named(server: C
         ),
         ("generativelanguage.googleapis.com/v1/interactions/i1/cancel", None),
         ("metrics.example.com/v1/interactions", None),
+        ("api.mistral.ai/v1/conversations", "api.mistral.ai/v1/conversations (no setting captures them"),
+        ("api.mistral.ai/v1/conversations/c1", "api.mistral.ai/v1/conversations/* (no setting captures them"),
+        ("api.openai.com/v1/conversations", None),
         (
             "127.0.0.1/v1beta/models/g:batchGenerateContent",
             "127.0.0.1/v1beta/models/g:batchGenerateContent (no setting captures them",

@@ -30,6 +30,8 @@ from arttrace.system.processes import tell
 VARIABLE = "ARTTRACE_TALLY"
 _OWNER = "ARTTRACE_TALLY_OWNER"
 _MAX_KINDS = 20
+CLIENTS = "openai, anthropic, google-genai, mistralai, ollama, boto3, groq and others made as openai's"
+"""The packages whose calls are captured without a setting."""
 BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
 BY_NONE = (
     "no setting captures them: they are in another protocol than OpenAI's, Anthropic's, Gemini's, Ollama's or "
@@ -66,6 +68,7 @@ _OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(
             r"/(v1|openai)/agents/(sessions(/[^/]+/events)?|automations/[^/]+/invocations)$"
             r"|anthropic\.com/v1/(sessions(/[^/]+/events)?|deployments/[^/]+/run)$"
+            r"|mistral\.ai/v1/conversations(/[^/]+(/restart)?)?$"
             r"|/agents/[^/]+/agentAliases/[^/]+/sessions/[^/]+/text$|/retrieveAndGenerate(Stream)?$"
             r"|bedrock-agent-runtime[^/]*/(agents/[^/]+|flows/[^/]+/aliases/[^/]+(/executions)?)$"
         ),
@@ -84,7 +87,9 @@ _OTHER_WAYS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 """What asks a model and is in no protocol that is read: by host and path, with why."""
-_ID = re.compile(r"/(threads|evals|sessions|automations|deployments|calls)/[^/]+(?=/)")  # each has one of its own
+_ID = re.compile(  # each has one of its own
+    r"/(threads|evals|sessions|automations|deployments|calls|conversations)/[^/]+(?=/|\Z)"
+)
 _SOCKETS = re.compile(r"/(v1|openai)((/.*)?/(realtime|responses)|/live)\b|bidigeneratecontent", re.IGNORECASE)
 _CALLS = (
     semconv.OPERATION_CHAT,
@@ -116,8 +121,7 @@ class Tally(msgspec.Struct):
         elif is_off():
             said = ["nothing was captured: ARTTRACE_DISABLED is set"]
         else:
-            clients = "openai, anthropic, google-genai, ollama or boto3 client"
-            said = [f"nothing was captured: arttrace saw no model call of the {clients}"]
+            said = [f"nothing was captured: arttrace saw no model call by {CLIENTS}"]
         if self.left_out:
             said.append(f"{quantity(self.left_out, 'run')} left out by sampling")
         left = {what: count - self.covered.get(what, 0) for what, count in sorted(self.passed.items())}

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from arttrace.capture.export.summary import CLIENTS
 from arttrace.commands.doctor.check import Check
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
@@ -25,9 +26,8 @@ _ELSEWHERE = ("ARTTRACE_ENDPOINT", "ARTTRACE_CONTEXT", "ARTTRACE_DISABLED", "ART
 _NOWHERE_ELSE = {"ARTTRACE_OTLP": "0", "ARTTRACE_LANGFUSE": "0"}
 _RUN = "from arttrace.commands import main; main()"
 _NOT_CAPTURED = (
-    "Calls of the openai, anthropic, google-genai, ollama and boto3 clients are captured, and with "
-    "ARTTRACE_CAPTURE_HTTP=1 those of plain HTTP clients. A program that names a data directory of its own in "
-    "arttrace.init(dir=...) records there."
+    f"Calls of {CLIENTS} are captured, and with ARTTRACE_CAPTURE_HTTP=1 those of plain HTTP clients. A program that "
+    "names a data directory of its own in arttrace.init(dir=...) records there."
 )
 
 

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 from arttrace.capture.base.variables import named_already, unread
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
+from arttrace.capture.export.summary import CLIENTS
 from arttrace.capture.patches.hooks import hooked_modules
 from arttrace.commands.doctor.check import Check
 from arttrace.commands.doctor.destinations import langfuse, receivers
@@ -145,8 +146,8 @@ def _clients(_data: DataDir) -> Iterator[Check]:
         known = version.partition(".")[0] in ("2", "3")
         hint = "" if known else "Versions 2 and 3 are supported."
         yield Check("openai", "ok" if known else "error", version, hint)
-    elif not {"anthropic", "google-genai", "ollama"} & installed.keys():
-        hint = "Only calls of the openai, anthropic, google-genai, ollama and boto3 clients are captured by themselves."
+    elif not {"anthropic", "google-genai", "mistralai", "ollama", "groq"} & installed.keys():
+        hint = f"Only calls of {CLIENTS} are captured by themselves."
         yield Check("openai", "warning", "not installed", hint)
     for name, module in _OTHER_CLIENTS.items():
         if not (version := installed.get(name)):
