@@ -130,6 +130,18 @@ async def test_a_call_that_is_cancelled_is_stopped_in_the_process_that_owns_the_
             assert not (await session.call_tool("list_runs", {})).is_error
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 1.0])
+async def test_a_query_that_takes_too_long_elsewhere_is_said_to(
+    wait_s: float, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arttrace.commands.inspect.mcp.QUERY_S", wait_s)
+    with Store.open(data) as own, answering(own):
+        said, failed = await StoreAnswers(data).answer("sql", ENDLESS)
+    assert failed
+    assert said.startswith(f"the query took longer than {wait_s:g} seconds")
+    assert said.endswith("Ask for less at a time.")
+
+
 def is_free(data: DataDir) -> bool:
     """Whether nobody has the store open. This process must not: it would end its own lock by looking."""
     try:

@@ -16,6 +16,7 @@ from arttrace.records.record import Record
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.operations import OPERATIONS
 from arttrace.store.file import cancellation
+from arttrace.store.file.cancellation import Stopped
 from arttrace.system.addresses import needs_certificates, why_never_asked
 from arttrace.system.errors import MayPass, StoreError
 from arttrace.system.processes import signals_after_imports
@@ -104,7 +105,7 @@ class OwnerClient:
         except UNREADABLE as error:
             raise self._unreadable(name, error) from error
         except StoreError as error:
-            if isinstance(error, NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone)):
+            if isinstance(error, NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone | Stopped)):
                 raise type(error)(error.message, self._with_versions(error.hint)) from error
             raise
 

@@ -11,6 +11,7 @@ from arttrace.store.access.client import OwnerBusy, OwnerClient, OwnerGone
 from arttrace.store.access.local import Store
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.access.remote import RemoteStore, asked_again
+from arttrace.store.file.cancellation import Stopped
 from arttrace.store.file.retention import keep_to_wish
 from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.paths import DataDir, endpoints
@@ -121,6 +122,9 @@ def _owner(data: DataDir) -> OwnerClient | None:
     try:
         if os.path.realpath(client.directory()) == os.path.realpath(data.root):
             return client
+    except Stopped:
+        client.close()
+        raise
     except StoreError:  # it died, and another process has its pid or its port
         pass
     client.close()
