@@ -15,6 +15,7 @@ from simulated_agent import Run, message, research_run, result
 from stored_runs import TOOLS, no_row, store_runs, write_dataset
 
 import arttrace
+from arttrace.formats.datasets import atif
 from arttrace.formats.datasets.forms import Form
 from arttrace.formats.imported_files import read_file
 from arttrace.records.group import new_key
@@ -99,6 +100,8 @@ def test_an_atif_document_holds_sub_agents_tokens_and_rewards(tmp_path: Path) ->
     with Store.open(data, create=True) as store:
         store.append(research_run("r"))
         [run] = store.trajectories()
+    [made] = [step for step in atif.document(run)["steps"] if step.get("metrics")][:1]
+    assert made["metrics"]["prompt_token_ids"] is run.calls[0].call.prompt_token_ids  # not a list of each call's own
     write_dataset(data, tmp_path / "x.jsonl", "atif")
     [shown] = lines(tmp_path / "x.jsonl")
     assert (shown["schema_version"], shown["trajectory_id"]) == ("ATIF-v1.7", "r")

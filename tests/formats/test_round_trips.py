@@ -19,6 +19,7 @@ from arttrace.records.record import Record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.tokens import plain
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.conversations import branches, conversations
@@ -71,7 +72,7 @@ def rewarded(spans: list[SpanRow], rewards: list[tuple[str, float, str]]) -> Tra
 
 
 def again(document: Any) -> Trajectory:
-    found = read_file(msgspec.json.encode(document), "file")
+    found = read_file(msgspec.json.encode(document, enc_hook=plain), "file")
     assert (found.refused, found.reasons, found.unread) == (0, [], {})
     records: list[Record] = found.records
     [run] = build_trajectories([record for record in records if isinstance(record, SpanRow)])

@@ -21,8 +21,10 @@ from arttrace.records.record import encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, RemoteStore, Store, open_store
+from arttrace.store.access import run_spans
 from arttrace.store.access.client import OwnerClient
 from arttrace.store.access.operations import OPERATIONS
+from arttrace.store.access.run_spans import spans_in_parts, traces_of_run
 from arttrace.store.access.summary_pages import summary_pages
 from arttrace.store.server import api
 from arttrace.store.server.owner import hold_store
@@ -73,6 +75,32 @@ def test_an_owner_of_a_version_that_does_not_know_since_is_asked_for_all(
         assert isinstance(store, RemoteStore)
         pages = list(summary_pages(store, since_ns=since_ns))
     assert sorted(run.id for page in pages for run in page) == ["a", "b"]
+
+
+def test_the_spans_of_a_large_trace_come_some_at_a_time(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {id: research_run(id) for id in ("a", "b", "c")}
+    later = msgspec.structs.replace(runs["b"][-1], name="said again")
+    store.append([*runs["b"], *runs["a"], *runs["c"], later])
+    traces = [runs[id][0].trace_id for id in ("c", "b", "a")]
+    assert traces_of_run(store, "b") == [traces[1]]
+    assert traces_of_run(store, "nobody's") == [] == list(spans_in_parts(store, []))
+
+    def written(span: SpanRow) -> bytes:
+        return msgspec.json.encode(span, order="sorted")
+
+    expected = sorted(map(written, (*runs["a"], *runs["b"], *runs["c"], later)))
+
+    def parts() -> list[list[SpanRow]]:
+        found = list(spans_in_parts(store, traces))
+        by_trace = dict.fromkeys(span.trace_id for part in found for span in part)
+        assert list(by_trace) == traces
+        assert sorted(written(span) for part in found for span in part) == expected
+        return found
+
+    assert len(parts()) == 3
+    monkeypatch.setattr(run_spans, "BYTES_AT_ONCE", 1)
+    starts = {(span.trace_id, span.start_ns) for run in runs.values() for span in run}
+    assert len(parts()) == len(starts) > 3
 
 
 def test_what_went_in_comes_out(store: AnyStore) -> None:

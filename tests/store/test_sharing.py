@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import tracemalloc
@@ -12,13 +13,18 @@ import msgspec
 import pytest
 from simulated_agent import Run, message, prompt_tokens, research_run, result
 
+from arttrace.commands.data import export
+from arttrace.formats.imported_files import read_file
 from arttrace.records import semconv
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.store import Store
+from arttrace.store.access import run_spans
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories, sequences
+from arttrace.views.run_filter import RunFilter
+from arttrace.views.web.store_reader import StoreReader
 
 
 @pytest.fixture
@@ -106,6 +112,37 @@ def test_a_run_is_read_without_any_prompt_written_out(data: DataDir) -> None:
     assert made == sequences(expected[0])[0]
     assert len(made) == 1
     assert most < written_out
+
+
+def test_a_long_run_is_exported_and_its_spans_are_listed_some_at_a_time(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its prompts were in memory at once, the viewer's for as long as it ran."""
+    monkeypatch.setattr(run_spans, "BYTES_AT_ONCE", 60_000)
+    spans, given = long_run(60), []
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+        read = store.spans_of_traces
+
+        def counted(*given_to: Any, **more: Any) -> list[SpanRow]:
+            found = read(*given_to, **more)
+            given.append(sum(len(msgspec.json.encode(span)) for span in found))
+            return found
+
+        monkeypatch.setattr(store, "spans_of_traces", counted)
+        monkeypatch.setattr(store, "spans", None)
+        file = io.BytesIO()
+        export._write(store, export._named(store, ("long",), RunFilter()), export._FORMS["otlp-json"], file)
+        reader = StoreReader(store)
+        listed = reader.spans("long")
+        assert by_key(reader.versions("long", spans[30].span_id)) == by_key([spans[30]])
+        assert [one for one in listed if one.attributes] == []
+        assert sorted((one.start_ns, one.name) for one in listed) == sorted((one.start_ns, one.name) for one in spans)
+    assert sum(given) > 2 * 300_000
+    assert max(given) < 100_000
+    again = [one for one in read_file(file.getvalue(), "file").records if isinstance(one, SpanRow)]
+    assert len(again) == len(spans)
+    assert build_trajectories(again) == build_trajectories(spans)
 
 
 def test_order_and_restarts_change_nothing(data: DataDir) -> None:

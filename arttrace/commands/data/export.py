@@ -25,6 +25,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore, open_store
+from arttrace.store.access.run_spans import spans_in_parts
 from arttrace.store.bounded_parts import sized_parts, spans_at_once
 from arttrace.store.rows import tables
 from arttrace.store.rows.columns import LAST_GIVEN
@@ -226,7 +227,7 @@ def _of_runs(store: AnyStore, runs: TextsOnDisk, traces: TextsOnDisk, linked: Te
     for ids in runs.parts(_IDS_AT_ONCE):
         new = [(trace, spans) for trace, spans in _traces_of(store, ids, linked) if traces.adds(trace)]
         for part in sized_parts(new, spans_at_once(0)):
-            for found in _by_trace(store, part):
+            for found in spans_in_parts(store, part):
                 yield [span for span in found if not is_mark(span)]
         done += len(ids)
         bar(done)
@@ -271,15 +272,7 @@ def _everything(store: AnyStore, traces: TextsOnDisk) -> Iterator[list[SpanRow]]
     bar = Progress(total, "spans", tells_short=False)
     done = 0
     for part in traces.parts(spans_at_once(total)):
-        for found in _by_trace(store, part):
+        for found in spans_in_parts(store, part):
             yield found
             done += len(found)
         bar(done)
-
-
-def _by_trace(store: AnyStore, traces: list[str]) -> Iterator[list[SpanRow]]:
-    of_trace: dict[str, list[SpanRow]] = {trace: [] for trace in traces}
-    for span in store.spans_of_traces(traces):
-        of_trace[span.trace_id].append(span)
-    for trace in traces:
-        yield of_trace.pop(trace)

@@ -31,7 +31,8 @@ _SOURCES = {"system": "system", "developer": "system", "user": "user", "assistan
 
 
 def document(run: Trajectory) -> Row:
-    """One run. Raises Unsuitable where it cannot be written whole."""
+    """One run, to be written with `plain` (records/values/tokens.py). Raises Unsuitable where it cannot be written
+    whole."""
     calls = {placed.call.span_id: placed for placed in run.calls}
     agents = {agent.id: agent for agent in run.agents}
     all_branches = branches(run)
@@ -204,8 +205,8 @@ def _sampled(placed: AgentCall, index: int, step: Row) -> Row:
 
 
 def _tokens(placed: AgentCall, choice: Choice) -> Row:
-    prompt = choice.prompt_token_ids or placed.call.prompt_token_ids
-    found: Row = {"prompt_token_ids": None if prompt is None else list(prompt)}
+    # Whatever they are, they are lists of numbers when written: calls share the memory of their prompts.
+    found: Row = {"prompt_token_ids": choice.prompt_token_ids or placed.call.prompt_token_ids}
     if choice.token_ids is not None:
         found["completion_token_ids"] = list(choice.token_ids)
     if choice.logprobs is not None:

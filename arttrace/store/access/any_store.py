@@ -194,11 +194,15 @@ class AnyStore(ABC):
         raise NotImplementedError
 
     @operation
-    def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]:
+    def spans_of_traces(
+        self, traces: Sequence[str], *, first_ns: int | None = None, last_ns: int | None = None
+    ) -> list[SpanRow]:
         """Every stored version of the spans of these traces, as they arrived.
 
         Args:
             traces: Trace ids. Traces that began about the same time are found without a scan of the others.
+            first_ns: Only those that began then or later.
+            last_ns: Only those that began then or before.
         """
         raise NotImplementedError
 

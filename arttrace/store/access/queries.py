@@ -183,13 +183,16 @@ class StoreQueries(AnyStore):
             traces = self._traces(connection, [trajectory_id]) or self._traces(connection, before_colons(trajectory_id))
             return [span for span in self._spans(connection, traces) if not is_mark(span)]
 
-    def spans_of_traces(self, traces: Sequence[str]) -> list[SpanRow]:
+    def spans_of_traces(
+        self, traces: Sequence[str], *, first_ns: int | None = None, last_ns: int | None = None
+    ) -> list[SpanRow]:
         """As AnyStore.spans_of_traces."""
         query = f"SELECT min(start_ns), max(start_ns) FROM span_records WHERE trace_id IN ({_ITEMS})"  # noqa: S608
         where = f"start_ns BETWEEN ? AND ? AND trace_id IN ({_ITEMS})"
         with self._file.reading() as connection:
             [(first, last)] = connection.execute(query, [list(traces)]).fetchall()
-            return [] if first is None else read_spans(connection, where, [first, last, list(traces)])
+            between = [first if first_ns is None else first_ns, last if last_ns is None else last_ns]
+            return [] if first is None else read_spans(connection, where, [*between, list(traces)])
 
     def judgement(self, key: str) -> Judgement | None:
         """As AnyStore.judgement."""

@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from arttrace.formats.datasets.forms import Form, Row
+from arttrace.records.values.tokens import plain
 from arttrace.system.files import not_written, whole_file
 from arttrace.system.processes import signals_after_imports
 
@@ -30,7 +31,8 @@ class _JsonLines:
         self._file = file
 
     def write(self, row: Row) -> None:
-        self._file.write(msgspec.json.encode(row) + b"\n")
+        self._file.write(msgspec.json.encode(row, enc_hook=plain))
+        self._file.write(b"\n")
 
     def close(self) -> None:
         self._file.flush()

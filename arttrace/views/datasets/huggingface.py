@@ -7,7 +7,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from arttrace.formats.datasets.forms import Form, Row
+from arttrace.records.values.tokens import plain
 from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -74,7 +77,7 @@ def dataset(
         with open_store(data) as store:
             for row, is_held_out in selected_rows(store, selection, written):
                 if test is None or is_held_out is test:
-                    yield row
+                    yield to_builtins(row, enc_hook=plain)
         _warn(written)
 
     if streaming:
@@ -90,7 +93,7 @@ def dataset(
     written = Written()
     with open_store(data) as store:
         for row, is_held_out in selected_rows(store, selection, written):
-            parts[is_held_out].append(row)
+            parts[is_held_out].append(to_builtins(row, enc_hook=plain))
     _warn(written)
     made: list[Any] = [datasets.Dataset.from_list(rows, on_mixed_types="use_json") for rows in parts]
     return datasets.DatasetDict(train=made[0], test=made[1]) if held_out else made[0]

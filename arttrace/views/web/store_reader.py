@@ -15,8 +15,9 @@ import msgspec
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store.access.run_spans import spans_in_parts, traces_of_run
 from arttrace.store.access.summary_pages import KNOWN, NEWEST_UNREAD, UNREAD
-from arttrace.store.rows.left_out import IS_MARK
+from arttrace.store.rows.left_out import IS_MARK, is_mark
 from arttrace.system.errors import StoreError
 from arttrace.views.run_filter import runs_with
 
@@ -170,8 +171,28 @@ class StoreReader:
         return msgspec.structs.replace(begun, **{name: getattr(summary, name) for name in names})
 
     def spans(self, id: str) -> list[SpanRow]:
-        """The spans of a run as they came."""
-        return self.kept(id, "spans", lambda: self.store.spans(id))
+        """The spans of a run without what they hold: each call of a long one has its whole prompt in it."""
+        return self.kept(
+            id,
+            "spans",
+            lambda: [
+                msgspec.structs.replace(span, attributes={}, events=[], resource={})
+                for part in spans_in_parts(self.store, traces_of_run(self.store, id))
+                for span in part
+                if not is_mark(span)
+            ],
+        )
+
+    def versions(self, id: str, span_id: str) -> list[SpanRow]:
+        """Every stored version of a span of a run, as it came."""
+        return [
+            span
+            for trace, start_ns in dict.fromkeys(
+                (one.trace_id, one.start_ns) for one in self.spans(id) if one.span_id == span_id
+            )
+            for span in self.store.spans_of_traces([trace], first_ns=start_ns, last_ns=start_ns)
+            if span.span_id == span_id and not is_mark(span)
+        ]
 
     def kept(self, id: str, name: str, make: Callable[[], T]) -> T:
         """What `make` gives for a run, made again when the run has changed."""

@@ -25,7 +25,7 @@ from arttrace.views.web.addresses import escaped
 from arttrace.views.web.handlers.request_fields import integer, reader_of
 from arttrace.views.web.models.blocks import EntryBlock, blocks
 from arttrace.views.web.models.content import shown
-from arttrace.views.web.models.copies import as_curl, as_json, as_markdown, versions_of
+from arttrace.views.web.models.copies import as_curl, as_json, as_markdown, fullest_first
 from arttrace.views.web.models.histories import AgentGraph, graphs
 from arttrace.views.web.models.run_list import run_row
 from arttrace.views.web.models.run_page import (
@@ -197,7 +197,7 @@ def span(request: Request) -> Response:
     reader = reader_of(request)
     summary = reader.run(request.path_params["id"])
     span_id = request.path_params["span_id"]
-    found = versions_of(reader.spans(summary.id), span_id)
+    found = fullest_first(reader.versions(summary.id, span_id))
     if not found:
         raise NotHere("span", f"There is no span {span_id!r} in this run.")
     call = next((one.call for one in reader.trajectory(summary.id).calls if one.call.span_id == span_id), None)
@@ -215,7 +215,7 @@ def span(request: Request) -> Response:
 def span_json(request: Request) -> Response:
     """One span as JSON, whole."""
     span_id = request.path_params["span_id"]
-    found = versions_of(reader_of(request).spans(request.path_params["id"]), span_id)
+    found = fullest_first(reader_of(request).versions(request.path_params["id"], span_id))
     if not found:
         raise NotHere("span", f"There is no span {span_id!r} in this run.")
     return PlainTextResponse(as_json(found[0]), media_type="application/json")

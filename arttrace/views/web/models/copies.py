@@ -66,7 +66,6 @@ def as_curl(call: Call) -> str:
     )
 
 
-def versions_of(spans: Sequence[SpanRow], span_id: str) -> list[SpanRow]:
-    """Every stored version of a span, the fullest first."""
-    found = [span for span in spans if span.span_id == span_id]
-    return sorted(found, key=lambda span: (span.end_ns > 0, len(msgspec.json.encode(span))), reverse=True)
+def fullest_first(versions: Sequence[SpanRow]) -> list[SpanRow]:
+    """The stored versions of a span."""
+    return sorted(versions, key=lambda span: (span.end_ns > 0, len(msgspec.json.encode(span))), reverse=True)
