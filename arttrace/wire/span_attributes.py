@@ -35,6 +35,7 @@ _NUMBERS = {
     "max_completion_tokens": semconv.REQUEST_MAX_TOKENS,
     "max_output_tokens": semconv.REQUEST_MAX_TOKENS,
     "seed": semconv.REQUEST_SEED,
+    "random_seed": semconv.REQUEST_SEED,  # Mistral's
     "frequency_penalty": semconv.REQUEST_FREQUENCY_PENALTY,
     "presence_penalty": semconv.REQUEST_PRESENCE_PENALTY,
 }
@@ -45,7 +46,7 @@ _ELSEWHERE = (
 )  # fmt: skip
 _SAID_BY = {
     "model": semconv.REQUEST_MODEL,
-    **{name: attribute for name, attribute in _NUMBERS.items() if name != "max_completion_tokens"},
+    **{name: attribute for name, attribute in _NUMBERS.items() if name not in ("max_completion_tokens", "random_seed")},
     "stop": semconv.REQUEST_STOP_SEQUENCES,
     "n": semconv.REQUEST_CHOICE_COUNT,
     "stream": semconv.REQUEST_STREAM,

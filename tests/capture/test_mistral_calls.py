@@ -23,7 +23,7 @@ KEY = "mistral-secret-0123456789"
 CALL = {"id": "D681PevKs", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Rome"}'}}
 THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
 USAGE = {"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 17}
-ASKED: Any = {"messages": [{"role": "user", "content": "Rome?"}], "temperature": 0.5}
+ASKED: Any = {"messages": [{"role": "user", "content": "Rome?"}], "temperature": 0.5, "random_seed": 7}
 
 
 @dataclass
@@ -94,6 +94,7 @@ def test_every_way_to_call(server: MistralServer, spans: Spans) -> None:
         attributes = span.attributes
         assert (span.name, span.status_code) == ("chat mistral-x", 0)
         assert (attributes[semconv.PROVIDER_NAME], attributes[semconv.REQUEST_TEMPERATURE]) == ("mistral_ai", 0.5)
+        assert attributes[semconv.REQUEST_SEED] == 7
         (answer,) = json.loads(attributes[semconv.OUTPUT_MESSAGES])
         assert [part["type"] for part in answer["parts"]] == ["other", "text", "tool_call"]
         assert (answer["parts"][2]["id"], answer["finish_reason"]) == (CALL["id"], "tool_calls")
