@@ -310,7 +310,7 @@ def test_nobody_answers(spans: Spans) -> None:
 
 
 def test_retries_are_one_call(server: BedrockServer, spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("botocore.retries.standard.time.sleep", lambda _: None)
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     bedrock = client(server, attempts=3)
     with arttrace.trajectory(name="root"):
         for call in (conversed, conversed_in_events):

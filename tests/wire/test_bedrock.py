@@ -95,6 +95,7 @@ def said(decoded: Decoded, name: str) -> Any:
         ("/model/eu.anthropic.claude-x/invoke", "messages", "eu.anthropic.claude-x"),
         ("/model/anthropic.claude-x/invoke-with-response-stream", "messages", "anthropic.claude-x"),
         (INVOKED, None, "amazon.nova-x-v1:0"),
+        ("/model/mine.embedder/invoke", None, "mine.embedder"),
     ],
 )  # fmt: skip
 def test_the_path_says_what_is_asked_of_which_model(path: str, api: str | None, model: str) -> None:

@@ -10,6 +10,9 @@ from urllib.parse import unquote
 
 _CALL = re.compile(r"/model/(.+)/(converse|converse-stream|invoke|invoke-with-response-stream)\Z")
 
+_EMBEDS = re.compile(r"amazon\.[\w.-]*embed|cohere\.embed")
+"""In the names of the models that give embeddings: Titan's, Nova's and Cohere's."""
+
 
 def is_call(path: str) -> bool:
     """Whether a POST to it asks a model."""
@@ -29,9 +32,9 @@ def is_anthropics(path: str) -> bool:
 
 
 def is_embedding(path: str) -> bool:
-    """Whether a POST to it asks for embeddings, by the name of the model: Titan's, Cohere's and Nova's have it."""
+    """Whether a POST to it asks for embeddings, by the name of the model."""
     found = _CALL.search(path)
-    return found is not None and found[2] == "invoke" and "embed" in found[1]
+    return found is not None and found[2] == "invoke" and _EMBEDS.search(found[1]) is not None
 
 
 def streams(path: str) -> bool:
