@@ -117,13 +117,14 @@ def test_one_receiver_may_stand_without_a_list(tmp_path: Path, caplog: pytest.Lo
     assert not caplog.records
 
 
+@pytest.mark.parametrize("address", ["http://[::1:3000", "http://langfuse..example", "http://langfuse:99999"])
 def test_an_address_of_langfuse_that_is_none_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, value in (("PUBLIC_KEY", "pk-lf-1"), ("SECRET_KEY", "sk-lf-1"), ("BASE_URL", "http://[::1:3000")):
+    for name, value in (("PUBLIC_KEY", "pk-lf-1"), ("SECRET_KEY", "sk-lf-1"), ("BASE_URL", address)):
         monkeypatch.setenv(f"LANGFUSE_{name}", value)
     assert Settings.resolve(dir=tmp_path, langfuse=True).receivers == ()
-    assert "nothing is sent to Langfuse: 'http://[::1:3000' is not the address of a Langfuse server" in caplog.text
+    assert f"nothing is sent to Langfuse: {address!r} is not the address of a Langfuse server" in caplog.text
 
 
 def test_an_endpoint_that_is_no_url_is_reported_without_a_traceback(tmp_path: Path) -> None:

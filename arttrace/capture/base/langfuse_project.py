@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from arttrace.capture.base.receiver import Receiver, parts_of
+from arttrace.system.addresses import why_never_asked
 from arttrace.system.errors import ArttraceError
 from arttrace.wire.content import secrets
 
@@ -41,7 +42,7 @@ class Connection:
         secrets.remember(secret)
         url = (environ.get("LANGFUSE_BASE_URL") or environ.get("LANGFUSE_HOST") or CLOUD).strip().rstrip("/")
         parts = parts_of(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or why_never_asked(url, None):
             raise ArttraceError(
                 f"{url!r} is not the address of a Langfuse server",
                 "Set LANGFUSE_BASE_URL to one, such as " + CLOUD + ".",

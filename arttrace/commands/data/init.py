@@ -17,7 +17,7 @@ def command(directory: Path) -> None:
     Captured programs and commands that are started anywhere below it then use its `.arttrace`, unless --dir or
     $ARTTRACE_DIR says otherwise. git ignores the directory.
     """
-    data = DataDir(directory.absolute() / ".arttrace")
+    data = DataDir.resolve(directory / ".arttrace")
     known = data.is_pinned
     pin(data)
     click.echo(f"{data.root} is {'the data directory' if known else 'now the data directory'} of all that runs below.")
