@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,12 +29,14 @@ ASKED: Any = {"messages": [{"role": "user", "content": "Rome?"}], "temperature":
 
 @dataclass
 class MistralServer:
-    """The server's side of a test: `sent` as (path, headers, body), `failures` the statuses of the next answers."""
+    """The server's side of a test: `sent` as (path, headers, body), `failures` the statuses of the next answers. The
+    second event of a stream waits until `goes_on`."""
 
     url: str = ""
     sent: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
+    goes_on: threading.Event = field(default_factory=threading.Event)
 
 
 class _Handler(StandIn):
@@ -55,6 +58,8 @@ class _Handler(StandIn):
     def _events(self, said: dict[str, Any]) -> Iterator[bytes]:
         deltas: list[Any] = [{"role": "assistant", "content": [THOUGHT]}, {"content": "Sun."}, {"tool_calls": [CALL]}]
         for number, delta in enumerate(deltas, 1):
+            if number == 2:
+                self.state.goes_on.wait(60)
             ended = {"finish_reason": "tool_calls" if number == len(deltas) else None}
             usage = {"usage": USAGE} if number == len(deltas) else {}
             chunk = {**said, "choices": [{"index": 0, "delta": delta, **ended}], **usage}
@@ -65,6 +70,7 @@ class _Handler(StandIn):
 @pytest.fixture
 def server() -> Iterator[MistralServer]:
     with stand_in(_Handler, MistralServer()) as running:
+        running.goes_on.set()
         yield running
 
 
@@ -142,8 +148,10 @@ def test_failures_are_the_users_own(server: MistralServer, spans: Spans) -> None
 
 
 def test_a_stream_that_is_left(server: MistralServer, spans: Spans) -> None:
+    server.goes_on.clear()
     with arttrace.trajectory(name="root"), client(server) as c, c.chat.stream(model="mistral-x", **ASKED) as stream:
         next(stream)
+    server.goes_on.set()
     left, _root = spans()
     assert left.attributes[semconv.INTERRUPTED] == "closed"
     (answer,) = json.loads(left.attributes[semconv.OUTPUT_MESSAGES])

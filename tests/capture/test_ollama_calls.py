@@ -307,9 +307,11 @@ def test_a_stream_that_is_cut_or_left_or_fails(server: OllamaServer, spans: Span
         server.cut.append(1)
         with pytest.raises(httpx.RemoteProtocolError):
             CALLS["streamed"](client(server))
+        server.goes_on.clear()
         stream = client(server).chat(**ASKED, stream=True)
         next(stream)
         stream.close()
+        server.goes_on.set()
         for part in client(server).chat(**ASKED, stream=True):
             if part.done:
                 break
