@@ -188,6 +188,7 @@ def test_bedrock(model: str, stream: bool, server: MessagesServer, spans: Spans)
         assert plain(call()) == bare
     found, _root = spans()
     assert_recorded(found, "aws.bedrock", model)
+    assert (semconv.RESPONSE_TIME_TO_FIRST_CHUNK in found.attributes) is stream
 
 
 @pytest.mark.parametrize("stream", [False, True])

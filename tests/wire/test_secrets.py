@@ -28,3 +28,13 @@ def test_a_text_of_beginnings_alone_is_searched_once(piece: str) -> None:
 )
 def test_a_digit_far_behind_the_beginning_makes_a_key(key: str) -> None:
     assert key not in secrets.scrubbed(f"it was {key} then")
+
+
+def test_signatures_of_requests_do_not_push_out_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_known", {})
+    key = "k3y-of-another-client-0123456789"
+    secrets.remember_headers({"authorization": f"Bearer {key}"})
+    for number in range(100):
+        signed = f"AWS4-HMAC-SHA256 Credential=AKIAX/a, SignedHeaders=host, Signature={number:064x}"
+        secrets.remember_headers({"authorization": signed, "x-amz-security-token": "session-token-0123456789"})
+    assert secrets.without_known(f"{key} session-token-0123456789") == "[secret] [secret]"
