@@ -55,6 +55,7 @@ _INCOMPLETE: Final[tuple[tuple[_Found, str], ...]] = (
         "train.",
     ),
 )
+_BOUNDS: Final = "beyond 8 MiB by capture, else by OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"
 _UNREAD: Final[tuple[tuple[_Found, str], ...]] = (
     (
         re.compile(KEPT).search,
@@ -73,13 +74,13 @@ _UNREAD: Final[tuple[tuple[_Found, str], ...]] = (
     ),
     (
         re.compile(f": unreadable .*{semconv.INPUT_MESSAGES}").search,
-        "The prompt was not recorded, was cut (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT), or is in a form that is not known "
-        "here. `arttrace show --raw` has what came.",
+        f"The prompt was not recorded, was cut ({_BOUNDS}), or is in a form that is not known here. `arttrace show "
+        "--raw` has what came.",
     ),
     (
         re.compile(": unreadable ").search,
-        "What is named was not recorded whole, was cut (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT), or is in a form that is "
-        "not known here. `arttrace show --raw` has what came.",
+        f"What is named was not recorded whole, was cut ({_BOUNDS}), or is in a form that is not known here. `arttrace "
+        "show --raw` has what came.",
     ),
     (
         bool,

@@ -23,7 +23,7 @@ RAW = "has what came"
 
 
 def incomplete(
-    id: str, *, answer: bool = True, parent: str | None = None, root: bool = True, **said: str
+    id: str, *, answer: bool = True, parent: str | None = None, root: bool = True, **said: object
 ) -> list[Record]:
     run = Run(id)
     run.chat("c", ASKED, *((ANSWER,) if answer else ()), at=1, parent=parent, **said)
@@ -44,6 +44,10 @@ RUNS: dict[str, tuple[list[Record], str]] = {
     "later": (incomplete("later", answer=False, INTERRUPTED="background"), "Ask without `background`"),
     hexid("asked", 32): (of_another_sdk("asked", INPUT_MESSAGES=MESSAGES), "recorded what was asked, and no answer"),
     hexid("said", 32): (of_another_sdk("said", OUTPUT_MESSAGES=MESSAGES), "The prompt was not recorded"),
+    "cut": (
+        incomplete("cut", INPUT_MESSAGES="[]", TRUNCATED=[semconv.INPUT_MESSAGES]),
+        "was cut (beyond 8 MiB by capture, else by OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
+    ),
     hexid("neither", 32): (of_another_sdk("neither"), "ARTTRACE_CAPTURE_CONTENT=off"),
 }
 
