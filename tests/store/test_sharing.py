@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from simulated_agent import Run, message, prompt_tokens, research_run, result
 
+from arttrace.commands import cli
 from arttrace.commands.data import export
 from arttrace.formats.imported_files import read_file
 from arttrace.records import semconv
@@ -143,6 +145,17 @@ def test_a_long_run_is_exported_and_its_spans_are_listed_some_at_a_time(
     again = [one for one in read_file(file.getvalue(), "file").records if isinstance(one, SpanRow)]
     assert len(again) == len(spans)
     assert build_trajectories(again) == build_trajectories(spans)
+
+
+def test_the_spans_of_a_long_run_are_printed_some_at_a_time(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_spans, "BYTES_AT_ONCE", 60_000)
+    monkeypatch.setattr(Store, "spans", None)
+    spans = long_run(20)
+    with Store.open(data, create=True) as store:
+        store.append(spans)
+    done = CliRunner().invoke(cli, ["show", "--raw", "long", "--dir", str(data.root)], catch_exceptions=False)
+    read = [msgspec.json.decode(line, type=SpanRow) for line in done.output.splitlines()]
+    assert by_key(read) == by_key(spans)
 
 
 def test_order_and_restarts_change_nothing(data: DataDir) -> None:

@@ -16,6 +16,8 @@ from arttrace.records.values.tokens import plain
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, open_store
 from arttrace.store.access.late_spans import late
+from arttrace.store.access.run_spans import spans_in_parts, traces_of_run
+from arttrace.store.rows.left_out import is_mark
 from arttrace.store.sql_text import quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -74,8 +76,10 @@ def _show(
 ) -> Trajectory:
     whole = store.trajectory(id)
     if raw:
-        for span in store.spans(whole.id):
-            click.echo(msgspec.json.encode(span, enc_hook=plain))
+        for part in spans_in_parts(store, traces_of_run(store, whole.id)):
+            for span in part:
+                if not is_mark(span):
+                    click.echo(msgspec.json.encode(span, enc_hook=plain))
         return whole
     parts = [whole] if agent is None else [part_below(whole, one) for one in _named(whole, agent)]
     run = parts[0]
