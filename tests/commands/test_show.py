@@ -8,11 +8,13 @@ import struct
 from array import array
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from simulated_agent import research_run
+from simulated_agent import Run, message, research_run
 
 from arttrace.commands import cli
+from arttrace.commands.inspect.show import json_pieces
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.values import learned_tokens
 from arttrace.records.values.learned_tokens import (
@@ -26,10 +28,11 @@ from arttrace.records.values.learned_tokens import (
     little_endian,
     sequence_key,
 )
+from arttrace.records.values.tokens import plain
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
-from arttrace.trajectories import sequences
+from arttrace.trajectories import build_trajectories, sequences
 from arttrace.views.web.models.tokens import learned as learned_module
 
 
@@ -142,6 +145,20 @@ def test_what_a_step_computed_for_each_token(root: Path, tmp_path: Path, monkeyp
     assert others
     for empty in others:
         assert (empty["places"], empty["without_room"]) == ([], len(places))
+
+
+def test_a_run_is_written_as_json_call_by_call() -> None:
+    """The calls of a long run were in memory as one text, each with its whole prompt."""
+    run = Run("long")
+    history = [message("user", "start")]
+    for turn in range(30):
+        history.append(run.chat(f"c{turn}", history, message("assistant", f"said {turn}"), at=10 * turn))
+        history.append(message("user", f"on {turn}"))
+    [trajectory] = build_trajectories(run.end(at=400))
+    beside = {"links": ["x"], "used": {"input": 1}}
+    pieces = list(json_pieces(trajectory, beside))
+    assert b"".join(pieces) == msgspec.json.encode({"trajectory": trajectory, **beside}, enc_hook=plain)
+    assert max(map(len, pieces)) < sum(map(len, pieces)) / 10
 
 
 def test_one_agent_and_those_below_it(root: Path) -> None:

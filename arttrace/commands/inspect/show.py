@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import click
 import msgspec
@@ -88,8 +89,7 @@ def _show(
     pages = links(store.data, whole.id)
     if as_json:
         made, report = found[0]
-        document = {
-            "trajectory": run,
+        beside = {
             "tokens": report,
             "sequences": made,
             "learned": [one and in_columns(one) for one in _learned(store, whole.id, made)],
@@ -100,7 +100,9 @@ def _show(
         }
         if agent is not None and len(parts) > 1:
             raise ArttraceError(f"{len(parts)} agents are called {agent!r}", f"Name one by its id: {_ids(parts)}")
-        click.echo(msgspec.json.encode(document, enc_hook=plain))
+        for piece in json_pieces(run, beside):
+            click.echo(piece, nl=False)
+        click.echo()
         return whole
     below: list[RenderableType] = []
     if tokens:
@@ -119,6 +121,27 @@ def _show(
         terminal.trajectory_view(whole, made, report, trajectory_reward(whole), late_in, pages, below, words)
     )
     return whole
+
+
+def json_pieces(run: Trajectory, beside: Mapping[str, Any]) -> Iterator[bytes]:
+    """One JSON object: the run as `trajectory`, then what is beside it. A call comes after the other, since each of a
+    long run has its whole prompt in it."""
+    encode = msgspec.json.Encoder(enc_hook=plain).encode
+    before = b'{"trajectory":{'
+    for name in run.__struct_fields__:
+        yield before + encode(name) + b":"
+        if name == "calls":
+            yield b"["
+            for number, one in enumerate(run.calls):
+                yield (b"," if number else b"") + encode(one)
+            yield b"]"
+        else:
+            yield encode(getattr(run, name))
+        before = b","
+    yield b"}"
+    for name, value in beside.items():
+        yield b"," + encode(name) + b":" + encode(value)
+    yield b"}"
 
 
 def _learned(store: AnyStore, id: str, made: Sequence[TokenSequence]) -> list[Learned | None]:
