@@ -189,7 +189,7 @@ def test_nobody_waits_while_the_copy_is_written(data: DataDir, monkeypatch: pyte
             copy(*given)  # type: ignore[arg-type]
             other = threading.Thread(target=others)
             other.start()
-            other.join(20)
+            other.join(120)
 
         monkeypatch.setattr(prune_module, "copy_kept", copy_beside_others)
         done = store.prune(before_ns=T0 + HOUR)
