@@ -56,15 +56,15 @@ def test_in_bfloat16_a_stale_half_is_found_and_the_current_version_is_not_refuse
     model = make_model(TOY, tmp_path_factory.getbasetemp() / "toy-part", "cpu")
     config = LearnerConfig(device="cpu", dtype="bfloat16", lora_rank=16, learning_rate=1e-4)
     learner: Any = make_learner(model, config)
-    served, rng = TorchEngine(model, learner), random.Random(2)
+    served, rng = TorchEngine(model, learner), random.Random(5)
     for step in range(3):
         rows = [[rng.randrange(TOY.vocabulary) for _ in range(64)] for _ in range(24)]
         version = f"p@{step}"
         if step == 2:
-            half = [*served.score(rows[:12], 32, "before"), *served.score(rows[12:], 32)]
+            half = [*served.score(rows[:12], 16, "before"), *served.score(rows[12:], 16)]
             with pytest.raises(TrainingError, match=r"the version before it in \d+ of 24 runs looked at, such as t\d"):
-                learner.step(sampled_runs(rows, 32, half, version), current_version=version)
-        learner.step(sampled_runs(rows, 32, served.score(rows, 32), version), current_version=version)
+                learner.step(sampled_runs(rows, 16, half, version), current_version=version)
+        learner.step(sampled_runs(rows, 16, served.score(rows, 16), version), current_version=version)
         served.take(learner)
 
 
