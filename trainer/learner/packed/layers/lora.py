@@ -44,19 +44,22 @@ class _Prepared(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Sum(torch.autograd.Function):  # type: ignore[misc]
-    """x W' + bias, and x A' B' added to it; its gradient is the place's."""
+    """x W' + bias, and x A' B' added to it; its gradient is the place's, whose shape it takes: PyTorch 2.11, which
+    compiles the forward pass by itself, gives no gradient to what nothing there depends on."""
 
     @staticmethod
     def forward(
         _ctx: Any,
-        _place: torch.Tensor,
+        place: torch.Tensor,
         x: torch.Tensor,
         low: torch.Tensor,
         up: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
-        return torch.nn.functional.linear(x, weight, bias).addmm_(low, up.t())
+        out = torch.nn.functional.linear(x, weight, bias).addmm_(low, up.t())
+        shaped: torch.Tensor = torch.ops.aten._unsafe_view(out, place.shape)
+        return shaped
 
     @staticmethod
     def backward(_ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
