@@ -1,7 +1,8 @@
-"""The chunked output head that TRL's trainers call, in plain PyTorch: its own needs Triton, which CPUs do not have."""
+"""The chunked output head that TRL's trainers call, in plain PyTorch: its own needs Triton and a GPU."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -55,9 +56,15 @@ class TorchHead:
         )
 
 
-def use_where_triton_is_missing() -> None:
-    """Put it where TRL looks for its own, if TRL has none."""
+def use_on_cpus() -> None:
+    """Put it where TRL looks for its own: for tensors on a CPU, and for all where Triton is missing."""
     from trl.trainer import utils
 
-    if utils._ChunkedLogProbFunction is None:
-        utils._ChunkedLogProbFunction = TorchHead
+    theirs = utils._ChunkedLogProbFunction
+
+    def apply(hidden: torch.Tensor, *rest: Any) -> tuple[torch.Tensor | None, ...]:
+        found: tuple[torch.Tensor | None, ...]
+        found = (TorchHead if hidden.device.type == "cpu" else theirs).apply(hidden, *rest)
+        return found
+
+    utils._ChunkedLogProbFunction = TorchHead if theirs is None else SimpleNamespace(apply=apply)

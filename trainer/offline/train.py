@@ -31,12 +31,12 @@ from trainer.learner.policy_model import (
 from trainer.learner.state import load_state, save_adapter, save_rest
 from trainer.offline.plan import OfflinePlan, Tell
 from trainer.offline.render import TrainingExample, shared_context
-from trainer.offline.torch_head import use_where_triton_is_missing
+from trainer.offline.torch_head import use_on_cpus
 from trainer.output.quiet import import_trl, quiet
 from trainer.policies.base_weights import weights_digest
 
 import_trl()
-use_where_triton_is_missing()
+use_on_cpus()
 from datasets import Dataset  # noqa: E402
 from transformers import PrinterCallback, TrainerCallback  # noqa: E402
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer  # noqa: E402

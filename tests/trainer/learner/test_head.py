@@ -14,7 +14,7 @@ from float64_reference import make_learner
 from trainer.learner.interface import Sample
 from trainer.learner.packed import head as heads
 from trainer.learner.packed.head import Head, log_probabilities
-from trainer.offline.torch_head import TorchHead
+from trainer.offline.torch_head import TorchHead, use_on_cpus
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
@@ -39,6 +39,23 @@ def test_the_numbers_and_gradients_are_those_of_all_logits(
     weights = torch.randn(20)
     (got,) = torch.autograd.grad((logps * weights).sum(), hidden)
     torch.testing.assert_close(got, torch.autograd.grad((wanted[torch.arange(20), ids] * weights).sum(), hidden)[0])
+
+
+def test_on_a_cpu_trls_trainers_have_a_head_though_triton_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's builds for CUDA bring Triton, and TRL its kernel, which no CPU runs."""
+    from trl.trainer import utils
+
+    def apply(*_given: Any) -> Any:
+        raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+    monkeypatch.setattr(utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=apply))
+    use_on_cpus()
+    hidden, weight, ids = torch.randn(3, 4), torch.randn(9, 4), torch.tensor([1, 5, 8])
+    logps, *_ = utils._ChunkedLogProbFunction.apply(hidden, weight, None, ids, 1.0, 2, None, 1.0, ())
+    wanted = torch.log_softmax(hidden @ weight.t(), dim=-1)
+    torch.testing.assert_close(logps, wanted[torch.arange(3), ids])
+    with pytest.raises(RuntimeError, match="active drivers"):
+        utils._ChunkedLogProbFunction.apply(hidden.to("meta"), weight, None, ids, 1.0, 2, None, 1.0, ())
 
 
 @pytest.mark.parametrize("engine", ["packed", "trl"])
