@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -24,4 +25,5 @@ def small_disk(path: Path, options: str) -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()  # of a learner that is still in a circle, files may be mapped
         subprocess.run(["umount", str(path)], check=True)
