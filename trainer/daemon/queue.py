@@ -25,6 +25,7 @@ class ReadyTerms:
     max_staleness: int | None = None
     paused: frozenset[str] = frozenset()
     unscored: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
 
 
 def look(
@@ -34,7 +35,7 @@ def look(
 
     `taken` are ids of runs that were dealt with. A group is ready when `group_size` of its runs count and can be
     compared, at least one of them with tokens to train on; all those belong to it. One whose key is among
-    `terms.paused` or `terms.unscored` is not ready.
+    `terms.paused` or `terms.unscored` is not ready. `terms.refused` are ids of runs that other weights sampled.
     """
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
     left_out: Counter[NotTrained] = Counter()
@@ -67,6 +68,8 @@ def look(
 
 
 def _why_not(one: TrajectorySummary, terms: ReadyTerms) -> NotTrained | None:
+    if one.id in terms.refused:
+        return NotTrained.OTHER_WEIGHTS
     reason = why_not(one, policy=terms.policy, step=terms.step, max_staleness=terms.max_staleness)
     if reason or trajectory_reward(one) is not None:
         return reason

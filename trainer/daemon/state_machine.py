@@ -120,6 +120,7 @@ class Daemon:
         self._aside: tuple[Consumed, ...] = ()
         self._not_computed = 0  # rounds in a row
         self._consumed: frozenset[str] = frozenset()  # when it started: what a fork inherited is in no other place
+        self._refused: frozenset[str] = frozenset()
         self._rewarded: list[PolicyStep] = []  # every step, without what it consumed
         self._state_lost = False
         self.state = DaemonState(policy=policy)
@@ -194,7 +195,7 @@ class Daemon:
         )
         self._loop.resume()
         consumed = self._checkpoints.consumed_ids("grpo")
-        self._consumed = consumed | refused_runs(self._checkpoints.directory)
+        self._consumed, self._refused = consumed, refused_runs(self._checkpoints.directory)
         self._mark = Mark.now(self._gateway_status())
         self._aside = tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed)
         self._note(**self._noted_aside())
@@ -222,6 +223,7 @@ class Daemon:
                 config.max_staleness,
                 frozenset(one.key for one in pauses),
                 frozenset(one.key for one in unscored),
+                self._refused,
             )
             ready, queue = look(summaries, terms, taken)
             queue = msgspec.structs.replace(queue, late=late_runs)

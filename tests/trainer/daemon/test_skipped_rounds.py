@@ -207,6 +207,7 @@ def test_runs_that_other_weights_sampled_are_left_out_by_the_next_start(site: Si
     assert site.learner.trained == [{"g1-0", "g1-1"}]
     assert daemon.state.plan is None
     assert site.consumed() == ["g1-0", "g1-1"]
+    assert daemon.state.queue.left_out == {"sampled by other weights than their version's": 2}, "as `status` says"
     site.group("g2", 0.0, 1.0)
     choice = choose_groups(site.store, site.checkpoints, None)
     assert [one.key for one in choice.groups] == ["g2"], "by `arttrace train` too"
