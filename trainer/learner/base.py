@@ -214,10 +214,13 @@ class BaseLearner(ABC):
         before: Snapshot | None,
     ) -> StepTally:
         """Check and train, in smaller micro-batches from the beginning again where memory runs out."""
+        checked: int | None = None
         while True:
             tally = StepTally()
             try:
-                tally.checked = self._check_version(whole.rows, current_version, samples)
+                if checked is None:
+                    checked = self._check_version(whole.rows, current_version, samples)
+                tally.checked = checked
                 self._train(plans, current_version, tally)
                 return tally
             except RuntimeError as error:

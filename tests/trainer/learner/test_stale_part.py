@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from arttrace.system.errors import TrainingError
 from benchmarks.card.shapes import TOY, make_model
@@ -156,6 +157,22 @@ def test_what_is_looked_at_is_a_small_part_of_the_step_and_never_nothing(
     if answer > 32:
         assert len({one.trajectory for one in steps[0]}) >= 1
         assert all(len(one.token_ids) < prompt + answer for one in steps[0])
+
+
+def test_a_step_that_begins_again_in_smaller_parts_was_looked_at(
+    base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second look would have been too dear, and `checked_tokens` said that there was none."""
+    learner = PackedLearner(base_model, BFLOAT16)
+    learner.step(scored(learner, "p@0"), current_version="p@0")
+    learner._looker._least = 1
+
+    def full(*_: Any) -> None:
+        monkeypatch.undo()
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(learner, "_optimise", full)
+    assert learner.step(scored(learner, "p@1"), current_version="p@1").checked_tokens >= 32
 
 
 def row(ids: list[int], sampled: int, run: int) -> TokenRow:
