@@ -15,6 +15,7 @@ from outcomes import outcome, plain
 from scripted_server import Reply, serve_script
 
 import arttrace
+from arttrace.capture.calls import routing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import decode_logprobs, decode_token_ids
@@ -263,7 +264,10 @@ def test_a_route_leads_to_the_policy(server: MessagesServer, spans: Spans, monke
     assert found.attributes[semconv.ROUTED_FROM] == "claude-x"
 
 
-def test_what_a_route_does_not_reach_is_said_once(server: MessagesServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_route_does_not_reach_is_said_once(
+    server: MessagesServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "_warned", set())
     vertex = anthropic.AnthropicVertex(
         base_url=server.url, region="r", project_id="p", access_token="t-0123456789", max_retries=0
     )

@@ -373,18 +373,24 @@ def test_what_is_not_to_be_recorded_is_not(server: BedrockServer, spans: Spans) 
 
 
 def test_what_a_route_does_not_reach_is_said_once(
-    server: BedrockServer, spans: Spans, caplog: pytest.LogCaptureFixture
+    server: BedrockServer, spans: Spans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    routing._warned.clear()
-    bedrock = client(server)
-    with arttrace.route("*", to="policy:latest", base_url="http://127.0.0.1:9/v1"), arttrace.trajectory(name="root"):
-        for _ in range(2):
-            conversed(bedrock)
-            invoked(bedrock, "openai.gpt-oss", CHATS)
-    shown = [one.getMessage() for one in caplog.records if "routed" in one.getMessage()]
-    assert len(shown) == 1
-    assert "a call of Bedrock's own protocol is neither routed nor asked for token ids" in shown[0]
-    assert len(server.sent) == 4
+    monkeypatch.setattr(routing, "_warned", set())
+    bedrock, here = client(server), {"to": "policy:latest", "base_url": "http://127.0.0.1:9/v1"}
+
+    def said_of(model: str) -> list[str]:
+        with arttrace.route(model, **here), arttrace.trajectory(name="root"):
+            for _ in range(2):
+                conversed(bedrock)
+                invoked(bedrock, "openai.gpt-oss", CHATS)
+                invoked(bedrock, "anthropic.x", ANTHROPICS)
+        return [one.getMessage() for one in caplog.records if "routed" in one.getMessage()]
+
+    assert said_of("gpt-4o") == []
+    own, anthropics = said_of("*")
+    assert "a call of Bedrock's own protocol is neither routed nor asked for token ids" in own
+    assert "a call to Bedrock or Vertex AI is neither routed nor asked for token ids" in anthropics
+    assert len(server.sent) == 12
 
 
 def test_an_agent_that_calls_tools_is_a_conversation(server: BedrockServer, spans: Spans) -> None:

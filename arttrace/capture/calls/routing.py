@@ -143,23 +143,22 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
 
 def _say_where_it_has_none(api: Api | None, path: str, body: bytes | None, routes: list[Route]) -> None:
     """Say once that routes do not lead calls of an API to a policy, which has no endpoint for them."""
+    remedy = "call the model by the openai client, at its OpenAI-compatible address"
     match api:
         case "messages":
-            not_reached("a call to Bedrock or Vertex AI", "use the Anthropic client itself")
-            return
+            what, remedy = "a call to Bedrock or Vertex AI", "use the Anthropic client itself"
+            model = bedrock.model_in(path) or gemini.model_in(path)
         case "generate_content":
-            whose, model = "Gemini", gemini.model_in(path)
+            what, model = "a call of Gemini's own protocol", gemini.model_in(path)
         case "ollama_chat" | "ollama_generate":
-            whose, model = "Ollama", read_model(body or b"")
+            what, model = "a call of Ollama's own protocol", read_model(body or b"")
         case _ if bedrock.is_call(path):
-            whose, model = "Bedrock", bedrock.model_in(path)
+            what, model = "a call of Bedrock's own protocol", bedrock.model_in(path)
         case _:
             return
     agent = _agent()
     if any(route.takes(model or "", agent) for route in routes):
-        not_reached(
-            f"a call of {whose}'s own protocol", "call the model by the openai client, at its OpenAI-compatible address"
-        )
+        not_reached(what, remedy)
 
 
 def not_reached(what: str, remedy: str) -> None:
