@@ -19,6 +19,7 @@ from arttrace.capture.export.sampling import left_out_span
 from arttrace.collector.retention import Retention
 from arttrace.store import Store, open_store
 from arttrace.store.file import prune, retention
+from arttrace.store.file.duckdb_file import bytes_in_use
 from arttrace.store.file.prune import Pruned
 from arttrace.store.file.retention import Limits
 from arttrace.store.server.owner import answering, hold_store
@@ -57,6 +58,13 @@ def _ids(data: DataDir) -> list[str]:
         return [one.id for one in store.summaries()]
 
 
+def _in_use(data: DataDir) -> int:
+    """The bytes that the store needs."""
+    with Store.open(data) as store:
+        store.prune(dry_run=True)  # which makes a checkpoint
+        return bytes_in_use(store._file.connection)
+
+
 def test_what_is_too_old_goes_once(data: DataDir) -> None:
     assert apply(data, Limits(age_ns=30 * _DAY_NS)) is None
     done = apply(data, Limits(age_ns=_DAY_NS))
@@ -80,17 +88,16 @@ def test_old_spans_of_nobodys_run_go_without_a_run(data: DataDir, monkeypatch: p
 def test_the_newest_run_that_was_to_stay_stays_where_the_estimate_was_too_low(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = data.store.stat().st_size
-    copy = prune.copy_kept
+    whole = _in_use(data)
+    copy, rest = prune.copy_kept, prune.copy_rest
     kept: list[int] = []
 
-    def larger(connection: Any, target: Path, runs: Any, until: Any) -> None:
+    def counted(connection: Any, target: Path, runs: Any, until: Any) -> None:
         kept.append(len(runs))
         copy(connection, target, runs, until)
-        with target.open("ab") as file:
-            file.truncate(whole * 2)
 
-    monkeypatch.setattr(prune, "copy_kept", larger)
+    monkeypatch.setattr(prune, "copy_kept", counted)
+    monkeypatch.setattr(prune, "copy_rest", lambda *given: (rest(*given)[0], whole * 2))
     monkeypatch.setattr(prune.SharedFile, "reopen", lambda self, target: target.unlink())
     with Store.open(data) as store:
         done = store.prune(max_bytes=whole * 3 // 4)
@@ -102,9 +109,20 @@ def test_beyond_a_size_the_oldest_go(data: DataDir) -> None:
     with pytest.raises(StoreError, match="no run would stay within 1 bytes"):
         apply(data, Limits(max_bytes=1))
     assert sorted(_ids(data)) == ["new", "old"]
-    whole = data.store.stat().st_size
-    assert apply(data, Limits(max_bytes=whole * 3 // 4)) is not None
+    assert apply(data, Limits(max_bytes=_in_use(data) * 3 // 4)) is not None
     assert _ids(data) == ["new"]
+
+
+def test_a_file_that_is_larger_than_its_runs_is_written_anew(data: DataDir) -> None:
+    for _ in range(3):
+        with Store.open(data) as store:
+            store.append([replace(span, name="again") for span in research_run("new")])
+            store.prune(dry_run=True)
+            limit = bytes_in_use(store._file.connection) * 6 // 5
+    assert data.store.stat().st_size > limit
+    assert apply(data, Limits(max_bytes=limit)) is None
+    assert data.store.stat().st_size <= limit
+    assert sorted(_ids(data)) == ["new", "old"]
 
 
 def test_what_sampling_left_out_goes_when_it_is_a_good_part(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:

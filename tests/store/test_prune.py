@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import msgspec
@@ -26,6 +27,7 @@ from arttrace.records.span import SpanRow
 from arttrace.store import Store, open_store
 from arttrace.store.file import prune as prune_module
 from arttrace.store.file.cancellation import Stop, Stopped
+from arttrace.store.file.duckdb_file import bytes_in_use
 from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import StoreError
 from arttrace.system.journal import list_segments
@@ -93,6 +95,40 @@ def test_space_comes_back_and_texts_that_nothing_needs_go(data: DataDir) -> None
         assert store.trajectories() == build_trajectories([span for spans in newest for span in spans])
         assert store.sql("SELECT count(*) FROM texts")[1] == [(done.kept_trajectories,)]
         assert store.prune(max_bytes=limit).trajectories == 0
+
+
+def test_no_run_goes_for_blocks_that_are_free(data: DataDir) -> None:
+    """Every checkpoint writes the newest rows anew: of a store that is written to, half of the file may be free."""
+    with Store.open(data, create=True) as store:
+        for hour in range(6):
+            store.append(at(hour, incompressible(f"run{hour}", 500)))
+            size = store.prune(max_bytes=1 << 40, dry_run=True).bytes_before
+        in_use = bytes_in_use(store._file.connection)
+        limit = in_use * 5 // 4
+        assert size > limit
+        assert store.prune(max_bytes=limit, dry_run=True).trajectories == 0
+        assert data.store.stat().st_size == size
+    said = CliRunner().invoke(cli, ["prune", "--max-size", str(limit), "--dir", str(data.root)]).output
+    assert "0 trajectories (0 spans) gone, 6 kept\n" in said
+    assert data.store.stat().st_size <= limit
+    with Store.open(data) as store:
+        assert len(store.trajectories()) == 6
+
+
+def test_no_more_runs_go_where_some_come_meanwhile(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes meanwhile has a part of the copy written twice, and the copy was tried again with ever fewer runs."""
+    with Store.open(data, create=True) as store:
+        store.append([span for hour in range(8) for span in at(hour, incompressible(f"run{hour}", 500))])
+        copy, new = prune_module.copy_kept, at(9, research_run("new"))
+
+        def copy_beside_others(*given: Any) -> None:
+            copy(*given)
+            store.append(new)
+
+        monkeypatch.setattr(prune_module, "copy_kept", copy_beside_others)
+        limit = store.prune(max_bytes=1, dry_run=True).bytes_before * 9 // 10
+        assert 3 <= store.prune(max_bytes=limit).kept_trajectories < 8
+        assert bytes_in_use(store._file.connection) <= limit
 
 
 def test_traces_of_one_trajectory_go_together(data: DataDir) -> None:

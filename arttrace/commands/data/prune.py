@@ -65,7 +65,8 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
                 click.echo(msgspec.json.encode(found))
             return
         done = found
-        if found.trajectories or found.spans or found.rewards:
+        is_too_large = max_bytes is not None and found.bytes_before > max_bytes
+        if found.trajectories or found.spans or found.rewards or is_too_large:
             fresh = copy_beside(data.store)
             size = _kept_megabytes(found)
             bar = Progress(size, "MB (estimated)", tells_short=False)

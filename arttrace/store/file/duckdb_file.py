@@ -64,6 +64,15 @@ def replace(path: Path, by: Path) -> None:
     by.replace(path)
 
 
+def bytes_in_use(connection: duckdb.DuckDBPyConnection, database: str | None = None) -> int:
+    """Of the connection's file, or of one that is attached, as of its last checkpoint. What is written anew leaves
+    blocks free, which are used again later: the file may be twice as large."""
+    query = """SELECT block_size * used_blocks FROM pragma_database_size()
+        WHERE database_name = coalesce(?, current_database())"""
+    [(size,)] = connection.execute(query, [database]).fetchall()
+    return int(size)
+
+
 def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
     """A connection to a file, with our settings; its cursors have them too."""
     connection = duckdb.connect(name_of(path), config=_SETTINGS)

@@ -17,7 +17,7 @@ import duckdb
 import msgspec
 
 from arttrace.store.arrow_tables import arrow_table
-from arttrace.store.file.duckdb_file import create, name_of
+from arttrace.store.file.duckdb_file import bytes_in_use, create, name_of
 from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN
 from arttrace.store.sql_text import quoted
 from arttrace.store.transactions import registered
@@ -92,8 +92,9 @@ def copy_rest(
     found: Sequence[PrunableRun],
     kept: Sequence[PrunableRun],
     until: NewestRows,
-) -> list[PrunableRun]:
-    """Makes it whole, and durable, with what came since. Returns the runs of those `found` that it holds."""
+) -> tuple[list[PrunableRun], int]:
+    """Makes it whole, and durable, with what came since. Returns the runs of those `found` that it holds, and its bytes
+    in use."""
     traces, trajectories = _since(connection, until)
     stay = {id(run) for run in kept}
     of_kept = {trace for run in kept for trace in run.traces}
@@ -105,7 +106,7 @@ def copy_rest(
         _copy_late(connection, until)
         _copy_small(connection)
         connection.execute("CHECKPOINT kept")
-    return held
+        return held, bytes_in_use(connection, "kept")
 
 
 def _since(connection: duckdb.DuckDBPyConnection, until: NewestRows) -> tuple[set[str], set[str]]:

@@ -19,7 +19,7 @@ from arttrace.records import semconv
 from arttrace.records.values.units import quantity
 from arttrace.store.file.cancellation import Stopped
 from arttrace.store.file.connections import SharedFile
-from arttrace.store.file.duckdb_file import copy_beside
+from arttrace.store.file.duckdb_file import bytes_in_use, copy_beside
 from arttrace.store.file.kept_copy import NewestRows, PrunableRun, copy_kept, copy_rest, newest_rows
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.system.errors import StoreError
@@ -80,9 +80,9 @@ def counts_text(counts: Pruned | Source) -> str:
 
 def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry_run: bool) -> Pruned:
     """Takes out runs that ended and came in before a time, the rewards that were given before it and whose run never
-    came, and the oldest runs until the file has at most this size. Where runs go the file is written anew beside the
-    old one, which is read and written meanwhile; then it takes its place at once. Raises StoreError when it cannot be;
-    nothing is lost then."""
+    came, and the oldest runs until the rest takes at most this size. Where runs go, or the file is larger for blocks
+    that are free, it is written anew beside the old one, which is read and written meanwhile; then it takes its place
+    at once. Raises StoreError when it cannot be; nothing is lost then."""
     target = copy_beside(file.path)
     with file.one_rewrite:
         try:
@@ -92,17 +92,19 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
                 after = None if dry_run else before
                 found, until = runs(connection), newest_rows(connection)
                 whole = sum(run.size for run in found)
-                budget = None if max_bytes is None or before <= max_bytes else int(whole * max_bytes / before)
+                in_use = bytes_in_use(connection)
+                budget = None if max_bytes is None or in_use <= max_bytes else int(whole * max_bytes / in_use)
                 kept = within(found, before_ns=before_ns, max_size=budget)
                 waiting = _rewards_of_no_run(connection, before_ns, dry_run=dry_run)
                 file.changes += 0 if dry_run else waiting
-                rewrite = not dry_run and len(kept) < len(found)
+                is_loose = max_bytes is not None and in_use <= max_bytes < before
+                rewrite = not dry_run and (is_loose or len(kept) < len(found))
                 gone = () if rewrite else sources(connection, found, kept)
             while rewrite:
                 _copy_beside_others(file, target, kept, until)
                 with file.lock, file.rewriting() as connection:
-                    held = copy_rest(connection, target, found, kept, until)
-                    fewer = _fewer(kept) if max_bytes is not None and target.stat().st_size > max_bytes else kept
+                    held, in_use = copy_rest(connection, target, found, kept, until)
+                    fewer = _fewer(kept) if max_bytes is not None and in_use > max_bytes else kept
                     rewrite = len(fewer) < len(kept)  # the size was an estimate
                     kept = fewer if rewrite else held
                     if not rewrite:

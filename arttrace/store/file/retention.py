@@ -43,7 +43,7 @@ class Prunable(Protocol):
 
 
 def apply(store: Prunable, limits: Limits) -> Pruned | None:
-    """Take out what the limits say; None when nothing is to go, which leaves the file alone.
+    """Take out what the limits say; None when nothing is to go, which leaves the file alone if it is not too large.
 
     Raises StoreError when it cannot be written anew, or when not even the newest run would stay within the size: then
     nothing goes, whatever its age.
@@ -54,7 +54,8 @@ def apply(store: Prunable, limits: Limits) -> Pruned | None:
     if limits == Limits():
         return store.prune() if is_worth_it else None
     foreseen = store.prune(before_ns=before_ns, max_bytes=limits.max_bytes, dry_run=True)
-    if foreseen.spans <= left_out and not foreseen.rewards and not is_worth_it:
+    fits = limits.max_bytes is None or foreseen.bytes_before <= limits.max_bytes
+    if foreseen.spans <= left_out and not foreseen.rewards and not is_worth_it and fits:
         return None
     is_by_size = limits.max_bytes is not None and not foreseen.kept_trajectories
     if is_by_size and store.prune(before_ns=before_ns, dry_run=True).kept_trajectories:
@@ -63,7 +64,8 @@ def apply(store: Prunable, limits: Limits) -> Pruned | None:
             "more; nothing was removed",
             "Set a larger size, or look at what `arttrace prune --max-size SIZE --dry-run` says.",
         )
-    return store.prune(before_ns=before_ns, max_bytes=limits.max_bytes)
+    done = store.prune(before_ns=before_ns, max_bytes=limits.max_bytes)
+    return done if done.spans or done.rewards else None
 
 
 def wished(data: DataDir) -> Limits:
