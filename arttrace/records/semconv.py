@@ -130,7 +130,7 @@ PREVIOUS_RESPONSE_ID: Final = "arttrace.request.previous_response_id"  # the res
 PROMPT_FORM: Final = "arttrace.request.prompt_form"  # "begun": its last message begins the answer; "several" prompts
 MESSAGES_KEPT: Final = "arttrace.request.messages_kept"  # names of request fields for messages that the server keeps
 ATTEMPT_EVENT: Final = "arttrace.attempt"  # an attempt that failed, with the status code or the error's type
-ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when more than one
+ATTEMPTS: Final = "arttrace.attempts"  # HTTP attempts of one call, when not one
 INTERRUPTED: Final = (
     "arttrace.interrupted"  # why a run or an answer ended early: "closed", "cancelled", "error", "background"
 )

@@ -309,6 +309,23 @@ def test_nobody_answers(spans: Spans) -> None:
     assert semconv.INPUT_MESSAGES in span.attributes
 
 
+def test_what_fails_before_it_is_sent_is_a_failed_call(server: BedrockServer, spans: Spans) -> None:
+    """As where there are no credentials, or they cannot be refreshed: the run was "unread", as if content were off."""
+    bedrock = client(server)
+
+    def expired(**_: Any) -> None:
+        raise PermissionError("the token has expired")
+
+    bedrock.meta.events.register("before-sign.bedrock-runtime", expired)
+    with arttrace.trajectory(name="root"):
+        assert outcome(lambda: conversed(bedrock)) == outcome(expired)
+    span, _root = found = spans()
+    assert (span.attributes[semconv.ERROR_TYPE], span.attributes[semconv.ATTEMPTS]) == ("PermissionError", 0)
+    (run,) = build_trajectories(found)
+    assert (run.unread, run.incomplete) == ({}, "")
+    assert not server.sent
+
+
 def test_retries_are_one_call(server: BedrockServer, spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     bedrock = client(server, attempts=3)

@@ -325,7 +325,7 @@ class ModelCall:
         if self._counts_itself:  # no scope of this process counts it
             attributes[semconv.TRAJECTORY_SPAN_COUNT] = 0
         last = self._attempts[-1] if self._attempts else Attempt(url=self._path)
-        if len(self._attempts) > 1:
+        if len(self._attempts) != 1:
             attributes[semconv.ATTEMPTS] = len(self._attempts)
         if self.routed_from is not None:
             attributes[semconv.ROUTED_FROM] = self.routed_from

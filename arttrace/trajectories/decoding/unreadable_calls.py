@@ -50,7 +50,7 @@ _numbers = re.compile(r"\.[0-9]+(?=\.|$)")
 def unread(span: SpanRow, call: Call | None) -> str | None:
     """What to name a span by that looks like a model call and yields no message, or not all of them, `call` being what
     was read of it; None for any other. One that is in progress, or failed before it was answered, may still say what
-    was asked."""
+    was asked; one that failed before it was sent asked nothing."""
     if call is None:
         named = operation(span)
         looks = not (_ENDS if named else _MARKS).isdisjoint(span.attributes)
@@ -58,7 +58,7 @@ def unread(span: SpanRow, call: Call | None) -> str | None:
     if call.end_ns == 0:
         return None
     if not call.messages and not any(choice.message.parts for choice in call.choices):
-        return _named(span)
+        return None if call.error and span.attributes.get(semconv.ATTEMPTS) == 0 else _named(span)
     if call.unreadable:
         return f"{_kind(span)}: unreadable {', '.join(call.unreadable)}"
     return f"{_kind(span)}: no answer" if _lacks_its_answer(span, call) else None
