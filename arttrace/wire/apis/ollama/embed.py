@@ -8,17 +8,16 @@ from typing import Any
 import msgspec
 
 from arttrace.records import semconv
-from arttrace.records.values.nesting import UNREADABLE
+from arttrace.wire.apis.openai.embeddings import EmbeddingsJson, put_dimensions, put_embeddings
 from arttrace.wire.exchange import Exchange
-from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft
+from arttrace.wire.span_attributes import Decoded, SpanDraft
 
 
-class _EmbedJson(msgspec.Struct):
-    """What is wanted of a response; the vectors are passed over unread."""
-
-    model: Any = None
+class _EmbedJson(EmbeddingsJson):
     prompt_eval_count: Any = None
-    usage: Any = None
+
+    def counts(self) -> dict[str, Any]:
+        return self.usage if isinstance(self.usage, dict) else {"input_tokens": self.prompt_eval_count}
 
 
 _answer = msgspec.json.Decoder(_EmbedJson)
@@ -29,19 +28,5 @@ def decode_ollama_embed(exchange: Exchange, *, content: bool = True, limit: int 
     span = SpanDraft(exchange, operation=semconv.OPERATION_EMBEDDINGS, content=content, limit=limit)
     request = span.document()
     span.put_text(semconv.REQUEST_MODEL, request.get("model"))
-    if type(dimensions := request.get("dimensions")) is int:
-        span.put(semconv.EMBEDDINGS_DIMENSION_COUNT, dimensions)
-    return span.decoded(_response(span))
-
-
-def _response(span: SpanDraft) -> Failure | None:
-    body = span.body()
-    if not isinstance(body, bytes):
-        return body
-    try:
-        answer = _answer.decode(body)
-    except UNREADABLE:
-        return ("invalid_response", "the response is no JSON object")
-    span.put_text(semconv.RESPONSE_MODEL, answer.model)
-    span.usage(answer.usage if isinstance(answer.usage, dict) else {"input_tokens": answer.prompt_eval_count})
-    return None
+    put_dimensions(span, request)
+    return span.decoded(put_embeddings(span, _answer))
