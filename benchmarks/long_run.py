@@ -48,6 +48,20 @@ def words(size: int, seed: object) -> str:
     return " ".join(rng.choice(_WORDS) for _ in range(max(1, size // 6)))
 
 
+class Posts(BaseHTTPRequestHandler):
+    """Takes requests with a body, one after the other on a connection, and logs nothing."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def body(self) -> bytes:
+        """What was sent."""
+        return self.rfile.read(int(self.headers["content-length"]))
+
+
 # --- the server ---------------------------------------------------------------------------------------------------
 
 
@@ -55,15 +69,9 @@ def serve(token_ids: bool, turn: int) -> None:
     """Answers each call with a tool call and some text, until its standard input ends."""
     ids = [1]
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def log_message(self, *_: object) -> None:
-            pass
-
+    class Handler(Posts):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.body()
             number = body.count(b'"tool_call_id"')
             function = {"name": "search", "arguments": json.dumps({"query": words(30, number)})}
             message = {
@@ -154,15 +162,9 @@ class Relay:
         self.sent = self.plain = 0
         relay = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def log_message(self, *_: object) -> None:
-                pass
-
+        class Handler(Posts):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                body = self.body()
                 relay.sent += len(body)
                 packed = self.headers.get("content-encoding") == "gzip"
                 relay.plain += len(gzip.decompress(body)) if packed else len(body)
