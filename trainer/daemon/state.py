@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -163,6 +165,15 @@ def kept_or_begun(directory: Path, policy: str, say: Callable[[str], None]) -> D
             "were chosen, set aside or paused are looked at again."
         )
         return DaemonState(policy=policy)
+
+
+def started(known: DaemonState, step: int, **terms: Any) -> DaemonState:
+    """What this process goes on from with version `step` the newest, under its own terms: a plan whose version is not
+    there yet is kept."""
+    plan = known.plan if known.plan and known.plan.step == step + 1 else None
+    return msgspec.structs.replace(
+        known, pid=os.getpid(), started_ns=time.time_ns(), step=step, plan=plan, skips=0, unscored=(), **terms
+    )
 
 
 def reported_steps(checkpoints: Checkpoints, store: AnyStore) -> ReportedSteps:

@@ -18,7 +18,6 @@ numbers that are never finite do, and everything else. The last version goes on 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -54,6 +53,7 @@ from trainer.daemon.state import (
     kept_or_begun,
     note_look,
     reported_steps,
+    started,
     write_state,
 )
 from trainer.daemon.unscored import UnscoredGroups
@@ -166,15 +166,10 @@ class Daemon:
     def _begin(self, known: DaemonState) -> None:
         """Take up what the last start left: finish an open step, keep a plan whose version is not there yet."""
         step = self._checkpoints.latest() or 0
-        self.state = msgspec.structs.replace(
+        self.state = started(
             known,
+            step,
             base_model=str(self._base_model),
-            pid=os.getpid(),
-            started_ns=time.time_ns(),
-            step=step,
-            plan=known.plan if known.plan and known.plan.step == step + 1 else None,
-            skips=0,
-            unscored=(),
             metrics=self._metrics_url,
             min_groups=self._config.min_groups,
             max_staleness=self._config.max_staleness,
@@ -195,7 +190,9 @@ class Daemon:
         )
         self._loop.resume()
         consumed = self._checkpoints.consumed_ids("grpo")
-        self._consumed, self._refused = consumed, refused_runs(self._checkpoints.directory)
+        bound = self._loop.learner.config.logprob_bound
+        self._refused = refused_runs(self._checkpoints.directory, bound, lambda line: self._say(Problem(line)))
+        self._consumed = consumed
         self._mark = Mark.now(self._gateway_status())
         self._aside = tuple(one for one in self.state.set_aside if one.trajectory_id not in consumed)
         self._note(**self._noted_aside())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from arttrace.records.group import Group
@@ -12,17 +12,17 @@ from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.selection import Chosen, Selection, choose, has_tokens_of
 from trainer.policies.checkpoints import Checkpoints
-from trainer.policies.refused_runs import refused_runs
 
 
-def choose_groups(store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None) -> Selection:
-    """The groups of the store that the policy's next step can compare. Those without a token of the policy are left
-    out, unless there are no others: then the step says what their calls lack."""
+def choose_groups(
+    store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None, refused: Collection[str]
+) -> Selection:
+    """The groups of the store that the policy's next step can compare, without the runs whose ids are `refused`. Those
+    without a token of the policy are left out, unless there are no others: then the step says what their calls lack."""
     policy = checkpoints.policy
     consumed = checkpoints.consumed_ids("grpo")  # a dry run has recorded nothing
     found = store.summaries(unconsumed_by=policy, method="grpo")
-    refused = refused_runs(checkpoints.directory)
-    fresh = {one.id: one for one in found if one.id not in consumed | refused}
+    fresh = {one.id: one for one in found if one.id not in consumed and one.id not in refused}
     choice = choose(fresh.values(), policy=policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
     if others := sum(one.id in refused and one.id not in consumed for one in found):
         choice.left_out[NotTrained.OTHER_WEIGHTS] = others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from arttrace.records.group import Group
@@ -18,7 +17,7 @@ from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.metrics import step_numbers
 from trainer.learner.interface import Learner, OtherWeights, StepMetrics, teaches
 from trainer.policies.checkpoints import Checkpoints
-from trainer.policies.refused_runs import refuse_runs
+from trainer.policies.refused_runs import REFUSED_RUNS, refuse_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.engines import engines_asleep
 from trainer.step.phases import Clock, Phase
@@ -130,11 +129,22 @@ class PolicyTrainer:
     def _learned(self, batch: TrainingBatch, current: str) -> StepMetrics:
         try:
             return self.learner.step(batch.samples, current_version=current)
-        except OtherWeights:
+        except OtherWeights as error:
             named = {q.trajectory_id for one in batch.samples for q in one.sequences if current in q.policy_versions}
-            with suppress(OSError):  # then they are refused once more
-                refuse_runs(self.checkpoints.directory, sorted(named))
-            raise
+            follows = self._refused(sorted(named), error.bound)
+            raise OtherWeights(error.message, f"{error.hint} {follows}", error.bound) from error
+
+    def _refused(self, ids: Sequence[str], bound: float | None) -> str:
+        """Leave these out from now on; returns what is said of it."""
+        try:
+            refuse_runs(self.checkpoints.directory, ids, bound)
+        except OSError as error:
+            return (
+                f"The version's runs in this step could not be noted in {self.checkpoints.directory / REFUSED_RUNS} "
+                f"({error.strerror or error}): free disk space, or they are refused once more."
+            )
+        later = "" if bound is None else ", or until the bound is larger"
+        return f"The version's runs in this step are left out from now on{later}."
 
 
 def require_trainable(batch: TrainingBatch) -> None:

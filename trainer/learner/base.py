@@ -17,7 +17,7 @@ from arttrace.records.values.learned_tokens import Columns
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.distributed import gathered, largest, least, rank_and_count, total
-from trainer.learner.interface import NoRoom, NotFinite, Progress, Sample, StepMetrics
+from trainer.learner.interface import NoRoom, NotFinite, OtherWeights, Progress, Sample, StepMetrics
 from trainer.learner.machine.determinism import deterministic
 from trainer.learner.machine.fitting import room
 from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
@@ -312,7 +312,7 @@ class BaseLearner(ABC):
             )
 
     def _check_agreement(self, tally: StepTally) -> None:
-        """Raises TrainingError when the engine's log-probabilities and the learner's differ in more than single tokens,
+        """Raises OtherWeights when the engine's log-probabilities and the learner's differ in more than single tokens,
         or in the mean."""
         bound = self.config.logprob_bound
         worst = float(largest(torch.tensor(tally.difference_max_current)))
@@ -321,13 +321,14 @@ class BaseLearner(ABC):
         many = beyond > max(1, compared // _ONE_IN)
         if not compared or not (many or math.isnan(worst) or summed / compared > bound * _MEAN_SHARE):
             return
-        raise TrainingError(
+        raise OtherWeights(
             "The log-probabilities captured from the current policy version differ from the learner's by up to "
             f"{worst:.3g} nats, by {summed / compared:.3g} in the mean; the bound is {bound:.3g}, and {beyond:.0f} of "
             f"{compared:.0f} tokens are beyond it.",
             "The engine serves other weights than the learner holds (a stale adapter, another base model, another "
             "precision), or did not sample at temperature 1. Restart serving from the newest version; if the "
             "precision differs on purpose, raise --max-logprob-difference.",
+            bound,
         )
 
     def _check_version(self, rows: Sequence[TokenRow], current_version: str | None, samples: Sequence[Sample]) -> int:

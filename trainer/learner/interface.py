@@ -23,7 +23,15 @@ class NotFinite(NotComputed):
 
 
 class OtherWeights(TrainingError):
-    """Other weights than those of the version that it names sampled what the step was to be trained on."""
+    """Other weights than those of the version that it names sampled what the step was to be trained on.
+
+    `bound` is the one on the difference of log-probabilities that it was beyond (nats), None where another version was
+    found to be nearer.
+    """
+
+    def __init__(self, message: str, hint: str | None = None, bound: float | None = None) -> None:
+        super().__init__(message, hint)
+        self.bound = bound
 
 
 class NoRoom(NotComputed):

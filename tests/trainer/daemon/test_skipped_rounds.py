@@ -15,8 +15,7 @@ from arttrace.system.errors import TrainingError
 from trainer.daemon.prometheus import render
 from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState, PlannedGroup, StepPlan, read_state, write_state
-from trainer.grpo.shares import choose_groups
-from trainer.learner.interface import NoRoom, NotFinite, OtherWeights, StepMetrics
+from trainer.learner.interface import NoRoom, NotFinite, StepMetrics
 from trainer.output.log import Problem
 
 
@@ -191,24 +190,3 @@ def test_a_step_that_the_learner_refuses_ends_it_and_consumes_nothing(site: Site
         site.run()
     assert site.checkpoints.latest() == site.gateway.step == 1
     assert site.consumed() == ["g0-0", "g0-1"]
-
-
-def test_runs_that_other_weights_sampled_are_left_out_by_the_next_start(site: Site) -> None:
-    def refused() -> StepMetrics:
-        raise OtherWeights("The log-probabilities captured from policy@0 are those of the base model.")
-
-    site.learner.script += [refused]
-    site.group("g0", 0.0, 1.0)
-    with pytest.raises(OtherWeights):
-        site.run()
-    site.group("g1", 0.0, 1.0, at=2000)
-    site.stop.clear()
-    daemon = site.run()
-    assert site.learner.trained == [{"g1-0", "g1-1"}]
-    assert daemon.state.plan is None
-    assert site.consumed() == ["g1-0", "g1-1"]
-    assert daemon.state.queue.left_out == {"sampled by other weights than their version's": 2}, "as `status` says"
-    site.group("g2", 0.0, 1.0)
-    choice = choose_groups(site.store, site.checkpoints, None)
-    assert [one.key for one in choice.groups] == ["g2"], "by `arttrace train` too"
-    assert choice.left_out == {"sampled by other weights than their version's": 2}

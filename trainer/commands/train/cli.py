@@ -184,7 +184,7 @@ def command(
             for note in filter(None, notes):
                 click.echo(f"note: {note}", err=True)
         if method == "grpo" and dry_run:
-            print_plan(store, checkpoints, advantages, max_staleness, steps=steps, as_json=as_json)
+            print_plan(store, checkpoints, learner, advantages, max_staleness, steps=steps, as_json=as_json)
         elif method == "grpo":
             train_grpo(
                 store,

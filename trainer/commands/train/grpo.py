@@ -22,6 +22,7 @@ from trainer.grpo.trainer import PolicyTrainer, require_trainable
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import teaches
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.refused_runs import refused_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
@@ -52,7 +53,8 @@ def train_grpo(
     """Share the groups out evenly over at most `steps` steps, and train them. Raises TrainingError, and SystemExit with
     code 130 if a signal stopped it before the last step."""
     print_uses(checkpoints)
-    choice = choose_groups(store, checkpoints, max_staleness)
+    refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
+    choice = choose_groups(store, checkpoints, max_staleness, refused)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
 
     def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
@@ -139,6 +141,7 @@ def print_skip(as_json: bool) -> None:
 def print_plan(
     store: AnyStore,
     checkpoints: Checkpoints,
+    learner: LearnerConfig,
     scale: Scale,
     max_staleness: int | None,
     *,
@@ -147,7 +150,8 @@ def print_plan(
 ) -> None:
     """Print what would be trained on and what not, with the reasons."""
     print_uses(checkpoints)
-    choice = choose_groups(store, checkpoints, max_staleness)
+    refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
+    choice = choose_groups(store, checkpoints, max_staleness, refused)
     batch = make_batch(
         build(store, choice.groups),
         policy=checkpoints.policy,

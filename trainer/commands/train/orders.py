@@ -46,6 +46,7 @@ from trainer.learner.machine.fitting import FITTED
 from trainer.offline.plan import require_examples
 from trainer.offline.step import train_offline
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.refused_runs import refused_runs
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
 from trainer.serving.precision import in_precision_of
@@ -264,7 +265,8 @@ class OrderedTrainer:
         if groups is not None:
             yield self._step(settings, self._exactly(groups, "grpo"), gateway)
             return
-        choice = choose_groups(self._store, self._checkpoints, settings.max_staleness)
+        refused = refused_runs(self._checkpoints.directory, settings.learner.logprob_bound, self._say)
+        choice = choose_groups(self._store, self._checkpoints, settings.max_staleness, refused)
         shares, fewer = share_out(choice.groups, settings.steps, settings.max_staleness)
         if not shares:
             raise NothingToTrain("There is nothing to train on.", _reasons(choice.left_out))

@@ -11,14 +11,10 @@ from trainer.learner.samples import TokenRow
 from trainer.learner.stale_adapter.share import FIRST, Share, share_gone, way_to
 from trainer.learner.state import Weights
 
-_RESTART = (
-    "The engine serves other weights than it says: restart `arttrace serve`, and train on what is sampled then. The "
-    "version's runs in this step are left out from now on."
-)
+_RESTART = "The engine serves other weights than it says: restart `arttrace serve`, and train on what is sampled then."
 _RESTART_PART = (
     "One of several engines serves other weights than it says: restart `arttrace serve`, or what else answers for it, "
-    "and train on what is sampled then. The version's runs in this step are left out from now on, since others of them "
-    "may be from that engine."
+    "and train on what is sampled then. Others of the version's runs may be from that engine."
 )
 _WHOLE = 0.9
 """Of a larger share it is not said which runs are left: a few may look so by chance."""
