@@ -242,6 +242,14 @@ def test_no_number_of_any_command_is_refused_in_other_words() -> None:
         assert "number" in refused.output
 
 
+def test_a_click_whose_types_have_no_parameters_will_do() -> None:
+    """As before click 8.4, which pyproject.toml allows: `click.ParamType[int]` in a class's bases is an error there."""
+    older = "import click; click.ParamType.__class_getitem__ = None"
+    program = f"{older}; from arttrace.commands import cli; cli(['ls', '--help'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "Usage:" in done.stdout, done.stderr
+
+
 def test_options_on_either_side_do_the_same(tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(research_run("a", "s"))

@@ -25,7 +25,7 @@ def wanted_number(type_: click.ParamType[Any]) -> str:
     return " ".join([kind, " and ".join(bounds)]).strip()
 
 
-class _SaysWhatIsWanted(click.ParamType[Any]):
+class _SaysWhatIsWanted(click.ParamType):  # type: ignore[type-arg]  # before 8.4 click gives it no parameters
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             number = super().convert(value, param, ctx)
