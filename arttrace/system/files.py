@@ -36,18 +36,22 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path | None) -> Iterator[BinaryIO]:
     """A file to write to, which replaces `path` when the block ends and it is on the disk; if the block raises, nothing
-    changes.
+    changes. None is standard output, which is written directly.
 
     It is written beside the file that the name resolves to, under a name of its own: of several at a time the last one
     counts. A device or a pipe is written directly and never replaced. Raises OSError.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if path.exists() and not path.is_file():  # as it is named: what /dev/stdout resolves to may have no name
         with path.open("wb") as device:
             yield device
         return
+    path = path.resolve()
     part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
     file = part.open("xb")
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 import msgspec
 
-from arttrace.commands.shared.options import json_option, store_option
+from arttrace.commands.shared.bars import show_no_bars
+from arttrace.commands.shared.options import file_or_standard_output, json_option, store_option
 from arttrace.commands.shared.progress import CountedProgress
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.datasets.forms import Form, Unsuitable
@@ -28,8 +30,9 @@ from arttrace.views.run_filter import RunFilter
     "--output",
     "-o",
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The file: JSON lines; for verl Parquet.",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    callback=file_or_standard_output,
+    help="The file: JSON lines; for verl Parquet. - is standard output.",
 )
 @click.option("--best", is_flag=True, help="Only the best runs of each group whose rewards differ.")
 @click.option(
@@ -54,7 +57,7 @@ from arttrace.views.run_filter import RunFilter
 @store_option
 def command(
     form: str,
-    output: Path,
+    output: Path | None,
     best: bool,
     min_reward: float | None,
     min_gap: float,
@@ -87,6 +90,10 @@ def command(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if output is None and (held_out or as_json):
+        raise click.UsageError(f"{'--held-out' if held_out else '--json'} needs a file beside: name one with -o")
+    if output is None and sys.stdout.isatty():
+        show_no_bars()
     written = Written()
     bar = CountedProgress(0, "runs", tells_short=False)
     with (
@@ -102,16 +109,19 @@ def command(
             written.rows += not is_held_out
             written.held_out_rows += is_held_out
         if not written.rows + written.held_out_rows:  # inside, so that no file takes the place of one that is there
+            name = output or "standard output"
             why = "; ".join(written.said()) or "no run matches"
-            raise ArttraceError(f"There is no row to write to {output}: {why}.", "`arttrace ls` shows what is stored.")
+            raise ArttraceError(f"There is no row to write to {name}: {why}.", "`arttrace ls` shows what is stored.")
     if as_json:
         click.echo(msgspec.json.encode(written))
     else:
         _show(written, output, held_out)
 
 
-def _show(written: Written, output: Path, held_out: float) -> None:
+def _show(written: Written, output: Path | None, held_out: float) -> None:
     more = f", {written.held_out_rows} of other groups held out" if held_out else ""
-    click.echo(f"{quantity(written.rows, 'row')} of {quantity(written.runs, 'run')} in {output}{more}")
+    where = "" if output is None else f" in {output}"
+    said = f"{quantity(written.rows, 'row')} of {quantity(written.runs, 'run')}{where}{more}"
+    click.echo(said, err=output is None)
     for line in written.said():
         click.secho(f"  {line}", fg="yellow", err=True)

@@ -13,7 +13,7 @@ import click
 
 from arttrace.commands.data.texts_on_disk import TextsOnDisk
 from arttrace.commands.shared.bars import show_no_bars
-from arttrace.commands.shared.options import store_option
+from arttrace.commands.shared.options import file_or_standard_output, store_option
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.formats.evaluations import is_reward_span, record_span, rewards_of
@@ -58,7 +58,13 @@ given."""
 @click.command("export")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--format", "form", type=click.Choice([*_FORMS, _PARQUET]), default="otlp-json", show_default=True)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="A file; for parquet a folder.  [default: print]")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    callback=file_or_standard_output,
+    help="A file; for parquet a folder.  [default: -, standard output]",
+)
 @run_filters
 @store_option
 def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir, wanted: RunFilter) -> None:
@@ -85,15 +91,14 @@ def command(ids: tuple[str, ...], form: str, output: Path | None, data: DataDir,
         if wanted and not len(runs):
             raise ArttraceError("No run matches: nothing is exported.", "`arttrace ls` takes the same conditions.")
         try:
-            if output is None:
-                _write(store, runs, _FORMS[form], sys.stdout.buffer)
-                return
             with whole_file(output) as file:
                 written = _write(store, runs, _FORMS[form], file)
         except BrokenPipeError:
             raise  # whoever reads has enough: the group ends the command, as it does others
         except OSError as error:
             raise not_written(output, error) from error
+    if output is None:
+        return
     counts = [quantity(count, what) for what, count in written.items() if count or what == "span"]
     click.echo(f"{' and '.join(counts)} in {output}")
 

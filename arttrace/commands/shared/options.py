@@ -70,6 +70,11 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return dir_option(_url_option(with_reading_progress(command)))
 
 
+def file_or_standard_output(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
+    """The callback of an option that names a file to write: None, standard output, for `-`."""
+    return None if value == Path("-") else value
+
+
 def _read_key(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:
     if file is None:
         return os.environ.get("ARTTRACE_API_KEY") or None

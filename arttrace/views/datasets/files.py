@@ -47,10 +47,13 @@ def _row_file(file: BinaryIO, form: Form) -> RowFile:
 
 
 class DatasetFiles:
-    """The file, and the one beside it for groups that are held out. Neither takes its place before both are written."""
+    """The file, and the one beside it for groups that are held out. Neither takes its place before both are written.
+    Without an `output` rows go to standard output, as they come, and none is held out."""
 
-    def __init__(self, output: Path, form: Form, *, held_out: bool) -> None:
-        self._paths = [output, *([output.with_suffix(f".held-out{output.suffix}")] if held_out else [])]
+    def __init__(self, output: Path | None, form: Form, *, held_out: bool) -> None:
+        self._paths = [output]
+        if held_out and output is not None:
+            self._paths.append(output.with_suffix(f".held-out{output.suffix}"))
         self._form = form
         self._rows: list[RowFile] = []
         self._open = contextlib.ExitStack()
@@ -82,8 +85,10 @@ class DatasetFiles:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: Path | None) -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever reads has enough
     except OSError as error:
         raise not_written(path, error) from error
