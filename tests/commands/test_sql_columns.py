@@ -39,3 +39,16 @@ def test_a_map_by_decimals_is_json(tmp_path: Path) -> None:
     query = "SELECT map([1.5, 2], [[map([0.1], ['a'])], []]) AS m, map([1], [2]) AS n"
     done = CliRunner().invoke(cli, ["sql", "--dir", str(tmp_path), "--json", query])
     assert json.loads(done.output) == [{"m": {"1.5": [{"0.1": "a"}], "2.0": []}, "n": {"1": 2}}]
+
+
+def test_a_plan_is_drawn_as_duckdb_draws_it(tmp_path: Path) -> None:
+    """It was put into one line, and cut."""
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(research_run("run"))
+    args = ["sql", "--dir", str(tmp_path), "EXPLAIN SELECT count(*) FROM spans"]
+    [row] = json.loads(CliRunner().invoke(cli, [*args, "--json"]).output)
+    drawn = row["explain_value"].splitlines()
+    assert len(drawn) > 5
+    assert CliRunner().invoke(cli, args).output.splitlines() == [line.rstrip() for line in drawn]
+    args[-1] = "EXPLAIN ANALYZE SELECT count(*) FROM spans"  # its times are others each time
+    assert len(CliRunner().invoke(cli, args).output.splitlines()) > 5

@@ -12,7 +12,7 @@ from arttrace.store.rows.view_definition import as_text
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.paths import DataDir
 from arttrace.views import terminal
-from arttrace.views.console.rows import print_rows
+from arttrace.views.console.rows import plan_lines, print_rows
 
 
 class _SqlCommand(click.Command):
@@ -42,6 +42,9 @@ def command(query: str, as_json: bool, data: DataDir) -> None:
         columns, rows = store.sql(query)
     if as_json:
         click.echo(encode_values(named_rows(columns, rows)))
+        return
+    if plan := plan_lines(columns, rows):
+        click.echo("\n".join(plan))
         return
     console = terminal.console()
     print_rows(console, columns, rows)

@@ -1,4 +1,5 @@
-"""The rows of any query as text: a table, or lines of name and value where that is wider than the page.
+"""The rows of any query as text: a table, or lines of name and value where that is wider than the page. The plan of a
+query is a drawing, and stays one.
 
 A query gives as many rows as it likes, and all are printed: cells are measured once and lines put together here, which
 takes a thirtieth of what rich's tables take.
@@ -17,12 +18,21 @@ from rich.style import Style
 from rich.text import Text
 
 from arttrace.store.bounded_parts import batched
-from arttrace.views.labels import cell_text, one_line
+from arttrace.views.labels import cell_text, one_line, printable
 
+_PLAN = ["explain_key", "explain_value"]
+"""The columns of what EXPLAIN answers."""
 _BETWEEN = "   "
 _LEAST_VALUE = 10  # columns
 _AT_ONCE = 500  # lines
 _BOLD, _DIM = Style(bold=True), Style(dim=True)
+
+
+def plan_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """The lines of the plans that are the answer to an EXPLAIN; none of the answer to any other query."""
+    if list(columns) != _PLAN or not all(isinstance(plan, str) for _, plan in rows):
+        return []
+    return [printable(line).rstrip() for _, plan in rows for line in plan.splitlines()]
 
 
 def print_rows(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
