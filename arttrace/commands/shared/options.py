@@ -76,16 +76,29 @@ def file_or_standard_output(_ctx: click.Context, _param: click.Parameter, value:
 
 
 def _read_key(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:
+    """The key that clients must send, from the file or the environment. One that no header can hold would be refused by
+    each client, or never match."""
     if file is None:
-        return os.environ.get("ARTTRACE_API_KEY") or None
+        key = os.environ.get("ARTTRACE_API_KEY", "")
+        if key and not _can_be_sent(key):
+            raise ArttraceError(
+                "ARTTRACE_API_KEY is no key that a client can send: it is more than one line of printable ASCII, or "
+                "has spaces around it",
+                "Set it to a long random key, and nothing else.",
+            )
+        return key or None
     try:
         key = written_text(file).strip()
     except UnicodeDecodeError:
         raise ArttraceError(f"the key file {file} is not a text file", "Put a long random key into it.") from None
-    if not key or not key.isascii() or not key.isprintable():
+    if not _can_be_sent(key):
         what = "is empty" if not key else "holds more than one line of printable ASCII"
         raise ArttraceError(f"the key file {file} {what}", "Put a long random key into it, and nothing else.")
     return key
+
+
+def _can_be_sent(key: str) -> bool:
+    return bool(key) and key.isascii() and key.isprintable() and key == key.strip()
 
 
 api_key_file_option: _Decorator = click.option(
