@@ -99,3 +99,20 @@ def test_whose_project_the_keys_are(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def _set(server: LangfuseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in server.environ().items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("url", ["http://a\udcff", "http://127.0.0.1:9/\udcff", "http://a..example", "http://a:0"])
+def test_an_address_that_nobody_can_ask_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """The command ended with a traceback, of the letters of the address or of its host."""
+    monkeypatch.setenv("ARTTRACE_ENDPOINT", url)
+    [found] = doctor(tmp_path, 1)
+    assert (found["name"], found["state"]) == ("collector", "error")
+    assert "is not a URL of the form http://host:port" in found["found"]
+    assert "ARTTRACE_ENDPOINT" in found["hint"]
+
+
+def test_a_variable_whose_name_is_no_utf8_is_in_the_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTTRACE_ENDPONT\udcff", "1")
+    done = CliRunner().invoke(cli, ["doctor", "--json", "--dir", str(tmp_path)], catch_exceptions=False)
+    [found] = [check for check in json.loads(done.stdout) if check["name"] == "environment"]
+    assert found["found"] == "nothing reads ARTTRACE_ENDPONT\ufffd"

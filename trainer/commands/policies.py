@@ -10,6 +10,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import SharedOptionsGroup, dir_option, json_option
 from arttrace.records.policy import PolicyStep, version_rewards
 from arttrace.records.values.units import quantity
@@ -59,7 +60,7 @@ def command(context: click.Context, data: DataDir, as_json: bool) -> None:
     if context.invoked_subcommand is None:
         lines = [line for one in _all(data) for line in _listed(data, one)]
         if as_json:
-            click.echo(msgspec.json.encode(lines))
+            print_json(lines)
         else:
             _print_list(data, lines)
             for one in _all(data):
@@ -77,7 +78,7 @@ def compare(data: DataDir, first: str, second: str, as_json: bool) -> None:
     a, b = (_find(data, name).numbers for name in (first, second))
     names = sorted({*a, *b})
     if as_json:
-        click.echo(msgspec.json.encode({name: [a.get(name), b.get(name)] for name in names}))
+        print_json({name: [a.get(name), b.get(name)] for name in names})
         return
     table = Table("metric", box=None, header_style="bold", pad_edge=False)
     for title in (first, second, "change"):

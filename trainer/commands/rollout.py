@@ -15,6 +15,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say, with_reading_progress
 from arttrace.records.rollout import RolloutJob, RolloutResult
@@ -148,7 +149,7 @@ def command(
         click.echo(f"left out: {quantity(count, 'recorded run')} ({reason})", err=True)
     report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
     if as_json:
-        click.echo(msgspec.json.encode(report.document(entry, plan.refused)))
+        print_json(report.document(entry, plan.refused))
     else:
         click.echo(report.text())
     if report.interrupted:
@@ -309,7 +310,7 @@ def _show_plan(plan: ReplayPlan, entry: str, runs: int, as_json: bool) -> None:
         "same_input": plan.same,
     }
     if as_json:
-        click.echo(msgspec.json.encode(document))
+        print_json(document)
         return
     times = quantity(len(plan.scenarios) * runs, "time")
     click.echo(f"{entry} would be run {times}: {runs} x {quantity(len(plan.scenarios), 'input')}.")

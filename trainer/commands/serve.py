@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import api_key_file_option, dir_option, json_option
 from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ServingError
@@ -145,8 +146,6 @@ def command(
     base_model, name = find_base_model(base_model_given)
     shape = replace(read_model(base_model), name=name)
 
-    import msgspec
-
     from trainer.gateway.engines.vllm.engine import EngineOptions
     from trainer.gateway.policies import Policies
     from trainer.gateway.status import ServingFile
@@ -164,7 +163,7 @@ def command(
 
     def ready(record: ServingFile, policies: Policies) -> None:
         if as_json or log_format == "json":
-            click.echo(msgspec.json.encode(record))
+            print_json(record)
             return
         click.echo(
             f"\nReady: {policies.current.name} at {record.url}/v1\n\n"

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.records.values.units import duration_text, quantity
 from arttrace.system.errors import TrainingError, harmless
@@ -53,7 +54,7 @@ def command(data: DataDir, policy: str | None, watch: bool, check: bool, as_json
     if as_json and watch:
         raise click.UsageError("--watch is for terminals; poll `arttrace status --json` instead")
     if as_json:
-        click.echo(msgspec.json.encode([_document(data, state) for state in _states(data, policy)]))
+        print_json([_document(data, state) for state in _states(data, policy)])
     elif not watch:
         print_whole(_view(data, policy))
     if check:

@@ -15,6 +15,7 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
 
+from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import TrainingError
 from arttrace.system.files import written_text
@@ -121,13 +122,27 @@ def load_config(
         if value is not None:
             path = name.split("__")
             _put(given, path if path[0] in DaemonConfig.model_fields else [_LEARNER, name], value)
+    look = f"Look at the flags, at {PREFIX}... in the environment" + (f", and at {file}." if file else ".")
+    if (unreadable := _not_utf8(given)) is not None:
+        raise TrainingError(f"The configuration of the daemon is wrong at {unreadable!a}: it is not UTF-8.", look)
     try:
         return DaemonConfig.model_validate(given)
     except ValidationError as error:
         raise TrainingError(
             f"The configuration of the daemon is wrong at {'; at '.join(map(_wrong, error.errors()))}.",
-            f"Look at the flags, at {PREFIX}... in the environment" + (f", and at {file}." if file else "."),
+            look,
         ) from None
+
+
+def _not_utf8(given: Any) -> str | None:
+    """The first name or value of bytes that are not UTF-8: a file of the configuration, which is TOML, or of a
+    version, which is JSON, cannot have it."""
+    if isinstance(given, dict):
+        given = [part for setting in given.items() for part in setting]
+    if isinstance(given, list | tuple):
+        return next((found for one in given if (found := _not_utf8(one)) is not None), None)
+    text = str(given) if isinstance(given, str | Path) else ""
+    return text if well_formed(text) != text else None
 
 
 def _wrong(error: ErrorDetails) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from arttrace.system.addresses import written_plainly
+from arttrace.system.addresses import why_never_asked, written_plainly
 from arttrace.system.errors import ArttraceError
 
 Compression = Literal["gzip", "none"]
@@ -77,11 +77,7 @@ class Receiver:
     def target(self) -> SplitResult:
         """The URL that requests go to, without credentials. Raises ArttraceError where it is none."""
         url = parts_of(self.url)
-        try:
-            port = url.port
-        except ValueError:
-            port = -1
-        if url.scheme not in ("http", "https") or not url.hostname or port == -1:
+        if url.scheme not in ("http", "https") or why_never_asked(self.url.strip(), None):
             raise ArttraceError(
                 "the endpoint to ship to is not a URL of the form http://host:port",
                 "Set ARTTRACE_ENDPOINT (or init(endpoint=...), receivers=, or --endpoint) to a receiver's base URL.",

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import click
-import msgspec
 
 from arttrace.capture.api import init
 from arttrace.commands.autorl import stand_in
@@ -14,6 +13,7 @@ from arttrace.commands.autorl.report import markdown, summary
 from arttrace.commands.autorl.stages import AutoRL, write_scenarios
 from arttrace.commands.autorl.state import Plan, State, StateFile, policy_name
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import say
 from arttrace.loop.backend import LocalBackend
@@ -143,7 +143,7 @@ def command(
     report = file.directory / "report.md"
     replace_file(report, markdown(state, stand_in.NOTE if use_stand_in else "").encode())
     if as_json:
-        click.echo(msgspec.json.encode(state))
+        print_json(state)
     else:
         click.echo(f"{summary(state.comparisons)}\nreport: {report}")
 

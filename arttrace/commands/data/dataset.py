@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 
 from arttrace.commands.shared.bars import show_no_bars
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import file_or_standard_output, json_option, store_option
 from arttrace.commands.shared.progress import CountedProgress
 from arttrace.commands.shared.run_filters import run_filters
@@ -113,7 +113,7 @@ def command(
             why = "; ".join(written.said()) or "no run matches"
             raise ArttraceError(f"There is no row to write to {name}: {why}.", "`arttrace ls` shows what is stored.")
     if as_json:
-        click.echo(msgspec.json.encode(written))
+        print_json(written)
     else:
         _show(written, output, held_out)
 

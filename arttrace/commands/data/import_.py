@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from arttrace.commands.data.earlier_readings import EarlierReadings
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress
 from arttrace.formats.content_ids import ContentIds
@@ -71,7 +71,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
             if not as_json:
                 _show(done[-1])
     if as_json:
-        click.echo(msgspec.json.encode(done))
+        print_json(done)
     if refused := sum(one["refused"] for one in done):
         raise ArttraceError(f"{quantity(refused, 'item')} in the files cannot be read", "All else is in the store.")
 

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from arttrace.capture.base.langfuse_project import Connection
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import SharedOptionsGroup, json_option, store_option
 from arttrace.commands.shared.progress import EVERY_S, CountedProgress, ShownWork, say
 from arttrace.commands.shared.run_filters import checked, run_filters
@@ -71,7 +72,7 @@ def push_command(
         pages = links(data, pushed.run) if pushed.run else []
         pushed.url = pages[0] if len(pages) == 1 else project.traces
     if as_json:
-        click.echo(msgspec.json.encode(pushed))
+        print_json(pushed)
     else:
         _show_pushed(pushed, connection)
     if pushed.refused_spans or pushed.refused_scores:
@@ -153,7 +154,7 @@ def pull_command(
         pulled = pull(store, client, query, kept, with_scores=scores, progress=progress)
         progress.end()
     if as_json:
-        click.echo(msgspec.json.encode(pulled))
+        print_json(pulled)
     else:
         _show_pulled(pulled)
     if pulled.refused:

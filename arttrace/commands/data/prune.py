@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import msgspec
 
 from arttrace.commands.shared import units
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress, watched
 from arttrace.formats.imported_run import is_undated
@@ -62,7 +62,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
             _tell(found)
         if dry_run:
             if as_json:
-                click.echo(msgspec.json.encode(found))
+                print_json(found)
             return
         done = found
         is_too_large = max_bytes is not None and found.bytes_before > max_bytes
@@ -73,7 +73,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
             with watched(lambda: min(_megabytes(fresh), size - 1), bar, every_s=_LOOK_S):
                 done = store.prune(before_ns=before_ns, max_bytes=max_bytes)
     if as_json:
-        click.echo(msgspec.json.encode(done))
+        print_json(done)
         return
     click.echo(_counts(done, "gone"))
     if max_bytes is not None and (more := done.trajectories - found.trajectories) > 0:

@@ -25,6 +25,7 @@ from arttrace.commands.doctor.machine import machine
 from arttrace.commands.doctor.probes import ask_for_tokens, ask_judge, send_span
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params
 from arttrace.commands.shared.extras import PACKAGE_OF_EXTRA, foreign_trainer, installed_version, is_missing
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.machine_errors import machine_error
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import reading_progress
@@ -84,7 +85,7 @@ def command(
 
         checks += check_program(program)
     if as_json:
-        click.echo(msgspec.json.encode(checks))
+        print_json(checks)
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:

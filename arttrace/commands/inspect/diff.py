@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.store import open_store
 from arttrace.system.paths import DataDir
@@ -32,7 +32,7 @@ def command(first: str, second: str, limit: int, as_json: bool, data: DataDir) -
         ids = [side.id for side in found.sides]
         shown = shown_ids(store, ids)
     if as_json:
-        click.echo(msgspec.json.encode(comparison.document(found)))
+        print_json(comparison.document(found))
         return
     page = terminal.console()
     page.print(comparison.side_by_side(found, page, [shown[id] for id in ids]))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
-import msgspec
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import Progress
 from arttrace.commands.shared.run_filters import run_filters
@@ -76,7 +76,7 @@ def command(by: str | None, undo: bool, dry_run: bool, as_json: bool, data: Data
             _store(store, by or "own", changed)
     without = sum(found[id] is None for id in before)
     if as_json:
-        click.echo(msgspec.json.encode(_document(before, after, without)))
+        print_json(_document(before, after, without))
     else:
         _show(by, before, after, without, dry_run)
 

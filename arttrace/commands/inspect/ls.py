@@ -13,6 +13,7 @@ from rich.table import Table
 
 from arttrace.collector.unread_requests import unread_requests_message, unread_spans_message
 from arttrace.commands.shared.following import EVERY_S, show_live, watched_store
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import run_filters
 from arttrace.records.values.units import quantity
@@ -69,7 +70,7 @@ def command(
         ids_shown = {} if as_json else shown_ids(store, [one.id for one in summaries])
         lost = [] if as_json else _unread(store, first_ns)
     if as_json:
-        click.echo(msgspec.json.encode([_document(one, late_in.get(one.id, ())) for one in summaries]))
+        print_json([_document(one, late_in.get(one.id, ())) for one in summaries])
         return
     if waiting:
         named = ", ".join(map(labels.one_line, waiting[:_NAMED])) + (", ..." if len(waiting) > _NAMED else "")
@@ -148,7 +149,7 @@ def _follow(data: DataDir, wanted: RunFilter, limit: int, wide: bool, as_json: b
             names = _group_names(found) if new and not as_json else {}
             for one in new:
                 if as_json:
-                    click.echo(msgspec.json.encode(_document(one, ())))
+                    print_json(_document(one, ()))
                 else:
                     id, *cells = _row(one, ids_shown[one.id], names, wide)
                     click.echo("  ".join([id, *(terminal.cell_line(cell, wide) for cell in cells)]))

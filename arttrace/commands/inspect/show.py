@@ -10,6 +10,7 @@ import msgspec
 from rich.console import RenderableType
 
 from arttrace.commands.shared.following import print_events, watched_store
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.records.sequence import TokenSequence
 from arttrace.records.trajectory import Agent, Trajectory
@@ -80,7 +81,7 @@ def _show(
         for part in spans_in_parts(store, traces_of_run(store, whole.id)):
             for span in part:
                 if not is_mark(span):
-                    click.echo(msgspec.json.encode(span, enc_hook=plain))
+                    print_json(span, enc_hook=plain)
         return whole
     parts = [whole] if agent is None else [part_below(whole, one) for one in _named(whole, agent)]
     run = parts[0]

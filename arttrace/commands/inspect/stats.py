@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 import click
-import msgspec
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.run_filters import checked
 from arttrace.records.values.units import quantity
@@ -47,7 +47,7 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
     with open_store(data) as store:
         tables = {kind: statistics(store, kind, since_ns=since_ns) for kind in by or get_args(By)}
     if as_json:
-        click.echo(msgspec.json.encode(tables))
+        print_json(tables)
         return
     if not any(tables.values()):
         click.echo("nothing began since" if since else "no trajectories yet")

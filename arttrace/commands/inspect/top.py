@@ -6,10 +6,10 @@ import time
 from itertools import chain
 
 import click
-import msgspec
 from rich.console import RenderableType
 
 from arttrace.commands.shared.following import show_live, watched_store
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.units import age_ns
 from arttrace.store import open_store
@@ -51,7 +51,7 @@ def command(idle: tuple[str, int], once: bool, as_json: bool, data: DataDir) -> 
             shown = _active(found, idle[1])
             ids_shown = {} if as_json else shown_ids(store, [one.id for one in shown])
         if as_json:
-            click.echo(msgspec.json.encode(shown))
+            print_json(shown)
         else:
             terminal.make_room(page, ids_shown.values())
             page.print(running_table(shown, ids_shown, len(found) - len(shown), idle[0]))

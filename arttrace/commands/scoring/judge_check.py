@@ -10,6 +10,7 @@ import msgspec
 from rich.table import Table
 
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_option, judge_params, rubric_option
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import CountedProgress
 from arttrace.records.sequence import NotTrained
@@ -68,7 +69,7 @@ def command(
     found = asyncio.run(check_judge(groups, judge, params, rubric, repeats=repeats, on_ballot=bar.of))
     found = msgspec.structs.replace(found, left_out=dict(left_out))
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        print_json(found)
     else:
         _show(judge, found)
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from arttrace.commands.scoring.judge_options import judge_base_url_option, judge_params, rubric_option
 from arttrace.commands.scoring.score_by_function import load_rewarder, score_by_function, where_of
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress
 from arttrace.commands.shared.run_filters import run_filters_of_complete_runs
@@ -163,7 +164,7 @@ def command(
     ]
     judgements = sorted(plan.judged, key=lambda judgement: judgement.group)
     if as_json:
-        click.echo(msgspec.json.encode(_document(plan, judgements, done, failed)))
+        print_json(_document(plan, judgements, done, failed))
     else:
         _show(plan, judgements, done, failed)
     if failed:
@@ -228,16 +229,14 @@ def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
     runs = sum(len(group.ids) for group in plan.due)
     if as_json:
         due = {group.key: len(group.ids) for group in plan.due}
-        click.echo(
-            msgspec.json.encode(
-                {
-                    "due": due,
-                    "judged": len(plan.judged),
-                    "singletons": plan.singletons,
-                    "incomplete": plan.incomplete,
-                    "unread": plan.unread,
-                }
-            )
+        print_json(
+            {
+                "due": due,
+                "judged": len(plan.judged),
+                "singletons": plan.singletons,
+                "incomplete": plan.incomplete,
+                "unread": plan.unread,
+            }
         )
         return
     requests = quantity(len(plan.due) * votes, "request")

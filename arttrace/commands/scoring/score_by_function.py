@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import click
-import msgspec
 from msgspec.structs import replace
 
 from arttrace.capture.rollout.entries import load_entry
+from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.progress import Progress
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Trajectory
@@ -225,7 +225,7 @@ def _tell(
         "mean": statistics.fmean(values) if values else None,
     }
     if as_json:
-        click.echo(msgspec.json.encode(document))
+        print_json(document)
         return
     if dry_run:
         head = f"{quantity(due, 'run')} would be rewarded by {rewarder.name} (version {rewarder.version})"

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import NoReturn
 
 import click
-import msgspec
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from arttrace.commands.shared.json_output import print_json
 from arttrace.formats.imported_run import is_undated
 from arttrace.store import AnyStore
 from arttrace.system.journal import list_segments
@@ -58,7 +58,7 @@ def print_events(events: Events, as_json: bool, *, ends: Callable[[RunEvent], bo
     while True:
         for event in events.new():
             if as_json:
-                click.echo(msgspec.json.encode(event))
+                print_json(event)
             else:
                 shown = line(event, short_id(event.run), _clock(event.time_ns))
                 page.print(shown, soft_wrap=not page.is_terminal, overflow="ellipsis")

@@ -48,12 +48,12 @@ def read_lenient(text: str | bytes) -> Any:
 
 
 def well_formed(value: Any) -> Any:
-    """The same text with U+FFFD in place of each half of a surrogate pair."""
+    """The same text, or value with texts in it, with U+FFFD in place of each half of a surrogate pair."""
     if isinstance(value, str):
         return _HALF.sub("\ufffd", value)
     if isinstance(value, dict):
         return {well_formed(key): well_formed(item) for key, item in value.items()}
-    return [well_formed(item) for item in value] if isinstance(value, list) else value
+    return [well_formed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def json_object(value: Any) -> dict[str, Any]:

@@ -224,3 +224,18 @@ def test_what_is_chosen_for_the_machine_is_printed_as_json_too(tmp_path: Path) -
     assert {"dtype", "gradient_checkpointing", "micro_batch_tokens", "keep.states", "engine_memory_share"} <= set(
         document["chosen"]
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment"),
+    [
+        ({"base_model": "models/tin\udcff"}, {}),
+        ({}, {"ARTTRACE_TRAIN_BASE_MODEL": "models/tin\udcff"}),
+        ({}, {"ARTTRACE_TRAIN_LEARNER__LORA_TARGETS": "q\udcff"}),
+        ({}, {"ARTTRACE_TRAIN_POL\udcff": "1"}),
+    ],
+)
+def test_what_is_no_utf8_is_refused(flags: dict[str, str], environment: dict[str, str]) -> None:
+    """`--print-config` ended with a traceback: neither TOML nor JSON has such a letter."""
+    with pytest.raises(TrainingError, match=r"is wrong at .*\\udcff'.*not UTF-8"):
+        load_config(None, flags, environment)

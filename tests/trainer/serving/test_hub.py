@@ -170,3 +170,18 @@ def test_training_takes_a_name_on_the_hub_with_nothing_served(hub: str, tmp_path
     offline = ask(tmp_path, code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "empty"))
     assert offline.returncode == 1
     assert "hf download acme/tiny" in offline.stderr
+
+
+@pytest.mark.parametrize("command", [["train"], ["serve"], ["train", "--print-config"]])
+def test_a_path_that_is_no_utf8_is_refused(tmp_path: Path, command: list[str]) -> None:
+    model = tmp_path / "tin\udcff"
+    model.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "arttrace", *command, "--dir", str(tmp_path / "d"), "--base-model", model],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "not UTF-8" in done.stderr

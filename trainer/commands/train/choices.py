@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from arttrace.commands.shared.json_output import print_json
 from trainer.daemon.config import DaemonConfig, print_config
 from trainer.gateway.engines.vllm.cards import cards, first_is_free
 from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
@@ -79,7 +80,7 @@ def show_config(config: DaemonConfig, base_model: Path | None, *, as_json: bool)
             "base_model": str(base_model) if base_model else None,
             "chosen": {one.name: {"value": one.value, "reason": one.reason} for one in chosen},
         }
-        click.echo(msgspec.json.encode(document))
+        print_json(document)
         return
     click.echo(print_config(config))
     click.echo(
