@@ -346,6 +346,6 @@ def _require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
         asked = ", ".join(sorted({call.request_model or "?" for call in calls})) or "no model at all"
         raise TrainingError(
             f"none of these runs was answered by {policy}: they asked {asked}",
-            "Make the calls by model.openai_client(), with model=model.inference_name; those of litellm, httpx and "
-            "their like are captured with ARTTRACE_CAPTURE_HTTP=1.",
+            "Make the calls by model.openai_client(), with model=model.inference_name; those of httpx and its "
+            "like are captured with ARTTRACE_CAPTURE_HTTP=1.",
         )

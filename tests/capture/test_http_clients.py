@@ -1,4 +1,4 @@
-"""Model calls of other HTTP clients, by their exchange: the same to the user, each recorded once, where switched on."""
+"""Model calls of plain HTTP clients, by their exchange: the same to the user, each recorded once, where switched on."""
 
 from __future__ import annotations
 

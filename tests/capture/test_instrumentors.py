@@ -62,6 +62,8 @@ def logfire():
 def litellm():
     import litellm
 
+litellm_by_itself = litellm
+
 def openinference_litellm():
     from openinference.instrumentation.litellm import LiteLLMInstrumentor
     LiteLLMInstrumentor().instrument(tracer_provider=provider)
@@ -91,7 +93,7 @@ async def asynchronous():
     return [answer.choices[0].message.content, "".join(map(text, chunks))]
 
 def of_litellm(text, **more):
-    return {**request(text, **more), "model": "openai/m", "api_base": url, "api_key": "sk-test-0123456789"}
+    return {**request(text, **more), "model": MODEL, "api_base": url, "api_key": "sk-test-0123456789"}
 
 def sync_of_litellm():
     import litellm
@@ -104,7 +106,8 @@ async def asynchronous_of_litellm():
     chunks = [chunk async for chunk in await litellm.acompletion(**of_litellm("four", stream=True))]
     return [answer.choices[0].message.content, "".join(map(text, chunks))]
 
-if "litellm" in order:
+MODEL = "openai/m" if "litellm" in order else "hosted_vllm/m"
+if {"litellm", "litellm_by_itself"} & {*order}:
     print(json.dumps([*sync_of_litellm(), *asyncio.run(asynchronous_of_litellm())]))
 else:
     print(json.dumps([*sync(), *asyncio.run(asynchronous())]))
@@ -114,8 +117,9 @@ ORDERS = [
     (*KNOWN, "arttrace"),
     ("arttrace", *KNOWN),
     *[order for one in (*KNOWN, "openinference_litellm") for order in permutations(("litellm", "arttrace", one))],
+    *permutations(("litellm_by_itself", "arttrace", "openinference_litellm")),
 ]
-"""Those with litellm call it, which calls the openai client."""
+"""Those with litellm call it, which calls the openai client, or sends by itself."""
 
 
 @pytest.fixture(scope="module")

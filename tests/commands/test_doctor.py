@@ -101,7 +101,7 @@ def test_without_the_openai_client(absent: tuple[str, ...], tmp_path: Path, monk
     if "anthropic" in absent:
         assert found["openai"]["state"] == "warning"
         assert (
-            "calls of openai, anthropic, google-genai, mistralai, ollama, boto3, groq and others"
+            "calls of openai, anthropic, google-genai, mistralai, ollama, boto3, litellm, groq and others"
             in found["openai"]["hint"]
         )
     else:
@@ -282,7 +282,7 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
     assert found["program"]["found"] == "it ended with exit code 3"
     assert found["captured"]["state"] == "error"
     assert (
-        "Calls of openai, anthropic, google-genai, mistralai, ollama, boto3, groq and others"
+        "Calls of openai, anthropic, google-genai, mistralai, ollama, boto3, litellm, groq and others"
         in found["captured"]["hint"]
     )
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")

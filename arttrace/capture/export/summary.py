@@ -30,7 +30,7 @@ from arttrace.system.processes import tell
 VARIABLE = "ARTTRACE_TALLY"
 _OWNER = "ARTTRACE_TALLY_OWNER"
 _MAX_KINDS = 20
-CLIENTS = "openai, anthropic, google-genai, mistralai, ollama, boto3, groq and others made as openai's"
+CLIENTS = "openai, anthropic, google-genai, mistralai, ollama, boto3, litellm, groq and others made as openai's"
 """The packages whose calls are captured without a setting."""
 BY_A_SETTING = "ARTTRACE_CAPTURE_HTTP=1 captures them"
 BY_NONE = (

@@ -50,12 +50,14 @@ def begin_plain_call(
     host: str | None,
     *,
     body: Callable[[], bytes | None],
+    user_agent: Callable[[], str],
     request: Any = None,
 ) -> ModelCall | UnrecordedCall | None:
     """The call that an HTTP client makes of itself by this request, when it is one to a model API.
 
     One of a model client that has gone past its hook is one too, whatever the settings say of HTTP clients, and so is
-    one of ollama's, which has none. `body` gives that of the request, None where it cannot be read before it is sent.
+    one of a library that asks models and has no hook. `body` gives that of the request, None where it cannot be read
+    before it is sent, `user_agent` the name that it goes by.
     """
     with _beginning:
         if current_call.get() is not None or method.upper() != "POST":
@@ -67,7 +69,7 @@ def begin_plain_call(
             return None
         hook = sys.modules.get("arttrace.capture.patches.model_clients.stainless")
         client = None if hook is None or request is None else hook.client_of(request)
-        plain = client is None and not (request is not None and _is_of_ollama(request))
+        plain = client is None and not _asks_models(user_agent())
         call = begin_call(http_client, path=path, provider=provider_of(path, host), plain=plain)
         if call is None:
             routing.plain_call_passed(http_client)
@@ -78,10 +80,10 @@ def begin_plain_call(
     return None
 
 
-def _is_of_ollama(request: Any) -> bool:
-    """Whether ollama's client makes this request: its one `send` is all there is to a call of it."""
-    agent: str = request.headers.get("user-agent", "")
-    return agent.startswith("ollama-python/")
+def _asks_models(user_agent: str) -> bool:
+    """Whether a library that is there to ask models makes this request, one `send` of which is all there is to a call:
+    ollama's client, litellm where it asks by itself, huggingface_hub."""
+    return user_agent.startswith(("ollama-python/", "litellm/")) or "; hf_hub/" in user_agent
 
 
 def note_passed(host: str | None, path: str, why: str) -> None:
@@ -104,7 +106,13 @@ def _call_of(client: Any, request: Any) -> tuple[ModelCall | None, ModelCall | U
         return None, None
     url = request.url
     own = begin_plain_call(
-        client, request.method, url.path, url.host, body=lambda: getattr(request, "_content", None), request=request
+        client,
+        request.method,
+        url.path,
+        url.host,
+        body=lambda: getattr(request, "_content", None),
+        user_agent=lambda: request.headers.get("user-agent", ""),
+        request=request,
     )
     return (own if isinstance(own, ModelCall) else None), own
 

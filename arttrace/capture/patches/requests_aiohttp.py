@@ -1,4 +1,4 @@
-"""Model calls of `requests` and `aiohttp`, by their HTTP exchange, where capture of plain HTTP clients is on.
+"""Model calls of `requests` and `aiohttp`, by their HTTP exchange: of plain HTTP clients where that is switched on.
 
 As with httpx the user keeps the library's own response; what it is read from is tapped. A library that sends by
 another one (litellm by httpx, httpx by aiohttp) has its call recorded once, by the outermost.
@@ -47,7 +47,11 @@ def _requests_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, request: Any, **kwargs: Any) -> Any:
         call, own = _call_of(
-            self, request.method or "", lambda: urlsplit(request.url or ""), lambda: _requests_body(request)
+            self,
+            request.method or "",
+            lambda: urlsplit(request.url or ""),
+            lambda: _requests_body(request),
+            lambda: _text(request.headers.get("user-agent", "")),
         )
         if own is not None:
             current_call.set(own)
@@ -85,7 +89,11 @@ def _requests_body(request: Any) -> bytes | None:
 
 
 def _call_of(
-    session: Any, method: str, address: Callable[[], SplitResult], body: Callable[[], bytes | None]
+    session: Any,
+    method: str,
+    address: Callable[[], SplitResult],
+    body: Callable[[], bytes | None],
+    user_agent: Callable[[], str],
 ) -> tuple[ModelCall | None, ModelCall | UnrecordedCall | None]:
     """The call that a request belongs to, and the same once more when the request itself begins it."""
     with _beginning:
@@ -94,7 +102,7 @@ def _call_of(
             return (call if is_sent_by_any(call, address().path) else None), None
         if call is None:
             url = address()
-            own = begin_plain_call(session, method, url.path, url.hostname, body=body)
+            own = begin_plain_call(session, method, url.path, url.hostname, body=body, user_agent=user_agent)
             return (own if isinstance(own, ModelCall) else None), own
     return None, None
 
@@ -134,6 +142,10 @@ def _bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("latin-1", "replace")
 
 
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")
+
+
 # --- aiohttp -------------------------------------------------------------------------------------------------------
 _readers: dict[int, Tap] = {}
 """The tap of each reader that is tapped, by the reader's id: readers have no room for it. It holds no reader, so that
@@ -154,7 +166,13 @@ def install_aiohttp(module: ModuleType) -> None:
 def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable[..., Any]:
     @functools.wraps(request)
     async def hooked(self: Any, method: str, str_or_url: Any, **kwargs: Any) -> Any:
-        call, own = _call_of(self, method, lambda: _address(self, str_or_url), lambda: _aiohttp_body(self, kwargs)[0])
+        call, own = _call_of(
+            self,
+            method,
+            lambda: _address(self, str_or_url),
+            lambda: _aiohttp_body(self, kwargs)[0],
+            lambda: self._prepare_headers(kwargs.get("headers")).get("User-Agent", ""),
+        )
         if own is not None:
             current_call.set(own)
         elif call is not None:  # of a client that sends by any: until it has answered, by this one

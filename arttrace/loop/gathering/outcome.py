@@ -39,7 +39,7 @@ def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured:
         raise ArttraceError(
             f"{rollouts} rollouts ran, and none was captured.",
             "They made no call by a client that arttrace captures: call model.openai_client(), set"
-            " ARTTRACE_CAPTURE_HTTP=1 for litellm, httpx and their like, or decorate the coroutine function with"
+            " ARTTRACE_CAPTURE_HTTP=1 for httpx and its like, or decorate the coroutine function with"
             " @arttrace.trajectory; and see that ARTTRACE_DISABLED is not set.",
         )
 

@@ -120,7 +120,8 @@ def _put_tokens(span: SpanDraft, tokens: dict[str, Any]) -> None:
 
 @dataclass(slots=True)
 class MessageEvents:
-    """What came of a stream. `done` is False when its last event did not come."""
+    """What came of a stream. `done` says that the answer is whole: the event with its stop reason and its counts came,
+    behind which there is only `message_stop`, for which some clients do not wait."""
 
     message: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
@@ -144,6 +145,7 @@ def read_message_events(events: Iterable[bytes]) -> MessageEvents:
                 blocks.setdefault(event["index"], _Block()).add(event)
             case "message_delta":
                 _end(stream.message, event)
+                stream.done = stream.done or stream.message.get("stop_reason") is not None
             case "message_stop":
                 stream.done = True
             case "error":
