@@ -1,123 +1,165 @@
-"""HTTP to one server over persistent connections, with an answer's bytes passed on as they arrive.
-
-On aiohttp, whose parser is compiled: every call of every agent passes here, and httpx took several times the CPU.
-"""
+"""Kept HTTP connections to one server: one is found or made for each request, and kept for the next."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+import ssl
+from base64 import b64encode
+from collections import deque
 from collections.abc import Mapping
+from urllib.parse import quote, unquote, urlsplit
 
-import aiohttp
+import aiohappyeyeballs
+
+from arttrace.system.addresses import needs_certificates, why_never_asked
+from trainer.gateway.engines.http_connection import BrokenOff, HttpConnection
+
+__all__ = ["BrokenOff", "Connections", "EngineResponse", "NotConnected"]
 
 _IDLE_S = 3.0
 """vLLM closes idle connections after 5 s; closing them first avoids most meetings with a dead one."""
 
 _CONNECT_S = 10.0
 _PLACE_S = 0.01
-_LOST = (aiohttp.ClientError, asyncio.TimeoutError)
+_NEXT_ADDRESS_S = 0.25
+"""After so long the next address of a host is tried beside the one before, as RFC 8305 has it."""
 
 
 class NotConnected(ConnectionError):
     """No connection was made: the server has seen nothing of the request."""
 
 
-class BrokenOff(ConnectionError):
-    """The server hung up, or sent what is no HTTP, before the answer was whole."""
-
-
 class Connections:
-    """Connections to the server at `url` (http://..., or unix:PATH for a socket in the file system), each with one
-    request under way at most; `headers` go with every request."""
+    """Connections to the server at `url` (http://..., https://..., or unix:PATH for a socket in the file system), each
+    with one request under way at most; `headers` go with every request."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        socket = url[len("unix:") :] if url.lower().startswith("unix:") else None
-        self._url = url.rstrip("/") if socket is None else "http://localhost"
-        self._session = aiohttp.ClientSession(
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
-            if socket is None
-            else aiohttp.UnixConnector(socket, limit=0, keepalive_timeout=_IDLE_S),
-            auto_decompress=False,
-        )
+        self._socket = url[len("unix:") :] if url.lower().startswith("unix:") else None
+        shown = "http://localhost" if self._socket is not None else url.rstrip("/")
+        self._unusable = why_never_asked(shown, "".join(headers.values()))
+        if not self._unusable:
+            self._address(shown, headers)
+        self._kept: deque[HttpConnection] = deque()
+        self._busy: set[HttpConnection] = set()
+        self._closed = False
+
+    def _address(self, url: str, headers: Mapping[str, str]) -> None:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna").decode()
+        self._ssl = ssl.create_default_context() if needs_certificates(url) else None
+        self._host, self._port = host, parts.port or (80 if self._ssl is None else 443)
+        self._path = quote(parts.path, safe="/%:@!$&'()*+,;=~")
+        if parts.username is not None and "authorization" not in headers:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            headers = {**headers, "authorization": f"Basic {b64encode(user.encode()).decode()}"}
+        authority = (f"[{host}]" if ":" in host else host) + ("" if parts.port is None else f":{parts.port}")
+        lines = [f"Host: {authority}", *(f"{name}: {value}" for name, value in headers.items())]
+        self._headers = "".join(f"{line}\r\n" for line in lines)
 
     async def request(self, method: str, path: str, body: bytes = b"") -> EngineResponse:
         """The answer, of which status and headers are there. Close it in any case: it may hold the connection.
 
         Raises NotConnected, or BrokenOff when the server hangs up without an answer: it may have done what was asked.
         """
-        clock = asyncio.get_running_loop().time
-        until = clock() + _CONNECT_S
-        while True:
-            if self._session.closed:  # a request may have got here before the engine died and they were closed
-                raise NotConnected("its connections were closed")
-            try:
-                return EngineResponse(
-                    await self._session.request(method, self._url + path, data=body, allow_redirects=False)
-                )
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                # A socket in the file system refuses those for which its queue has no place; TCP lets them wait.
-                full = isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.EAGAIN
-                if not full or clock() >= until:
-                    raise NotConnected(repr(error)) from error
-            except _LOST as error:
-                raise BrokenOff(repr(error)) from error
-            await asyncio.sleep(_PLACE_S)
+        connection = self._kept_one() or await self._made()
+        if self._closed:  # a request may have got here before the engine died and they were closed
+            connection.close()
+            raise NotConnected("its connections were closed")
+        length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
+        self._busy.add(connection)
+        try:
+            await connection.ask(
+                f"{method} {self._path}{path} HTTP/1.1\r\n{self._headers}{length}\r\n".encode("ascii"), body
+            )
+        except BaseException:
+            self.give_back(connection)
+            raise
+        return EngineResponse(connection, self)
+
+    def give_back(self, connection: HttpConnection) -> None:
+        """Be done with a connection: keep it for another request, or close it where its answer is not whole."""
+        self._busy.discard(connection)
+        if not connection.can_be_kept or self._closed:
+            connection.close()
+            return
+        connection.idle_since = now = asyncio.get_running_loop().time()
+        while self._kept and (self._kept[0].is_closing or self._kept[0].idle_since < now - _IDLE_S):
+            self._kept.popleft().close()
+        self._kept.append(connection)
 
     async def close(self) -> None:
         """Close every connection; answers under way end with BrokenOff."""
-        await self._session.close()
+        self._closed = True
+        for connection in (*self._kept, *self._busy):
+            connection.close()
+        self._kept.clear()
+
+    def _kept_one(self) -> HttpConnection | None:
+        """The connection that was used last, unless it has been idle for too long."""
+        while self._kept:
+            connection = self._kept.pop()
+            if not connection.is_closing and connection.idle_since >= asyncio.get_running_loop().time() - _IDLE_S:
+                return connection
+            connection.close()
+        return None
+
+    async def _made(self) -> HttpConnection:
+        if self._unusable:
+            raise NotConnected(self._unusable)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _CONNECT_S
+        while not self._closed:
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    return await self._connected(loop)
+            except OSError as error:
+                # A socket in the file system refuses those for which its queue has no place; TCP lets them wait.
+                if error.errno != errno.EAGAIN or loop.time() >= until:
+                    raise NotConnected(repr(error)) from error
+            await asyncio.sleep(_PLACE_S)
+        raise NotConnected("its connections were closed")
+
+    async def _connected(self, loop: asyncio.AbstractEventLoop) -> HttpConnection:
+        """A new connection. Raises OSError, and TimeoutError, which is one."""
+        if self._socket is not None:
+            return (await loop.create_unix_connection(HttpConnection, self._socket))[1]
+        addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop)
+        try:
+            return (
+                await loop.create_connection(
+                    HttpConnection,
+                    sock=connected,
+                    ssl=self._ssl,
+                    server_hostname=None if self._ssl is None else self._host,
+                )
+            )[1]
+        except BaseException:
+            connected.close()
+            raise
 
 
 class EngineResponse:
     """One answer: `status`, `headers` (names in small letters), and its body, part by part."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self._ending: asyncio.Future[None] | None = None
-        connection = response.connection  # None when all of the answer came with its head
-        if connection is not None and connection.protocol is not None:
-            self._ending = connection.protocol.closed
-            if self._ending is None:
-                self._ended(None)
-            else:
-                self._ending.remove_done_callback(_noticed)
-                self._ending.add_done_callback(_noticed)
-                self._ending.add_done_callback(self._ended)
-        self.status = response.status
-        self.headers = [(name.lower(), value) for name, value in response.raw_headers]
-
-    async def part(self) -> bytes:
-        """What has come of the body since the last time, waited for; empty at its end. Raises BrokenOff."""
-        try:
-            return await self._response.content.readany()
-        except _LOST as error:
-            raise BrokenOff(repr(error)) from error
-
-    def _ended(self, _: asyncio.Future[None] | None) -> None:
-        """The connection ended: so does the body. Of chunks that are none, aiohttp notifies only the connection."""
-        content = self._response.content
-        if not content.is_eof() and content.exception() is None:
-            content.set_exception(aiohttp.ClientPayloadError("the body broke off"))
+    def __init__(self, connection: HttpConnection, connections: Connections) -> None:
+        self.status = connection.status
+        self.headers = connection.headers
+        self.part = connection.part
+        self._connection = connection
+        self._connections = connections
+        self._is_closed = False
 
     def close(self) -> None:
         """Be done with it. Before its end this closes the connection, which makes an engine stop generating."""
-        if self._ending is not None:
-            self._ending.remove_done_callback(self._ended)
-        if self._response.content.is_eof():
-            self._response.release()
-        else:
-            self._response.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._connections.give_back(self._connection)
 
     def __enter__(self) -> EngineResponse:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _noticed(ending: asyncio.Future[None]) -> None:
-    """How a kept connection ended is nobody's business any more; asyncio logs what nobody has asked about."""
-    ending.exception()
