@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=64)
 def is_loopback_authority(authority: bytes) -> bool:
     """Whether the value of a Host header, or of an Origin behind its scheme, is a loopback host, with a port or not."""
     name, colon, port = authority.rpartition(b":")

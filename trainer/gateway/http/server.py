@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import uvicorn
@@ -52,6 +52,41 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
+class _HeadWithBody:
+    """A connection's transport, on which an answer's head waits for what comes behind it in the same turn of the event
+    loop: apart, each of them is a system call here, a packet, and a turn of the client."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write, or keep what begins as a head does: a part of a body may, too, and is written a turn later."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            self._loop.call_soon(self._flush)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close it, after what was written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head and not self._transport.is_closing():
+            self._transport.write(self._head)
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the transport's."""
+        return getattr(self._transport, name)
+
+
 class GatewayProtocol(HttpToolsProtocol):
     """One client's connection. It ends when a request does not come whole in time, its head is endless, or its answer
     is not read: each of them would otherwise hold a place, or a version of the policy, for ever."""
@@ -67,7 +102,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there; it has to ask something."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _HeadWithBody(transport, self.loop)))
         self._slow = self.loop.call_later(REQUEST_WITHIN_S, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
