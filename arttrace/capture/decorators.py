@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
+from arttrace.capture.base.annotations import signature_of
 from arttrace.capture.base.entry_point import EntryPoint, of_function
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import content_mode
@@ -182,7 +183,7 @@ class ScopeDecorator:
             if scope is not None:
                 try:
                     if bind is None:
-                        bind = _binder(inspect.signature(function if is_functions else wrapped))
+                        bind = _binder(signature_of(function if is_functions else wrapped))
                     if is_functions:
                         args, kwargs = _given(wrapped, args, kwargs)
                     scope.set_arguments(**bind(args, kwargs))

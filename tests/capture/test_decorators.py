@@ -30,6 +30,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import arttrace
 from arttrace.capture.context import scope
+from arttrace.capture.rollout.entries import bind
 from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
@@ -89,6 +90,22 @@ def test_a_function_keeps_its_identity(spans: Spans) -> None:
     assert span.attributes[semconv.ENTRY_RESULT] == "3"
     assert span.attributes[semconv.ENTRY].endswith("test_decorators:module_level")
     assert span.attributes[semconv.PROJECT] == "test"
+
+
+@pytest.mark.parametrize("decorate", [arttrace.trajectory, arttrace.agent, arttrace.tool])
+def test_annotations_may_name_what_type_checkers_alone_import(decorate: Callable[[Any], Any], spans: Spans) -> None:
+    """From Python 3.14 on annotations are computed where they are read; before, a module asks for them as text."""
+    asked = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
+    module: dict[str, Any] = {"__name__": "desk"}
+    written = f"{asked}def book(room: Room, nights: int = 1) -> Booking: return room, nights"
+    exec(compile(written, "desk.py", "exec", dont_inherit=True), module)
+    book = decorate(module["book"])
+    with arttrace.trajectory(name="run"):
+        assert book("blue", nights=2) == ("blue", 2)
+    span = next(each for each in spans() if "book" in each.name)
+    given = span.attributes[semconv.TOOL_CALL_ARGUMENTS if decorate is arttrace.tool else semconv.ENTRY_ARGUMENTS]
+    assert json.loads(given) == {"room": "blue", "nights": 2}
+    assert bind(book, {"room": "blue", "nights": 2}) == (("blue", 2), {})
 
 
 def test_methods_of_every_kind(spans: Spans) -> None:

@@ -1,4 +1,4 @@
-"""Recorded JSON values, converted back to the types in a function's annotations."""
+"""What a function takes, and recorded JSON values converted back to the types in its annotations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+        """The signature of `fn` with its annotations as text: Python computes them where they are read, and a name in
+        one that only type checkers import would raise NameError. Raises TypeError or ValueError if `fn` has none."""
+        return inspect.signature(fn, annotation_format=Format.STRING)
+
+else:
+
+    def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+        """The signature of `fn`. Raises TypeError or ValueError if it has none."""
+        return inspect.signature(fn)
 
 
 def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from arttrace.capture import bootstrap
-from arttrace.capture.base.annotations import as_annotated, hints_of
+from arttrace.capture.base.annotations import as_annotated, hints_of, signature_of
 from arttrace.capture.context.program import ROLLOUT
 from arttrace.records.rollout import RolloutJob
 from arttrace.system.exit_status import how_ended
@@ -70,7 +70,7 @@ def bind(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[tuple[An
     A value whose parameter is annotated as a dataclass, a pydantic model, a date and the like is made one again.
     Raises TypeError for a name that is no parameter.
     """
-    signature = inspect.signature(fn)
+    signature = signature_of(fn)
     unknown = sorted(arguments.keys() - signature.parameters.keys())
     if unknown:
         raise TypeError(f"it has no parameter {unknown[0]!r}: the entry point has changed since it was recorded")
