@@ -33,6 +33,7 @@ from arttrace.records import semconv
 from arttrace.records.record import Record
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
+from arttrace.store import Store
 from arttrace.system.journal import list_segments
 from arttrace.system.paths import DataDir
 
@@ -223,6 +224,11 @@ def test_a_spool_at_its_bound_refuses_and_the_rest_is_said_at_the_end(
     recorder.close()
     assert recorder.counts() == Counts(recorded=4, refused=6)
     assert "6 records could not be written and are lost" in caplog.text
+    assert "Take it into the store, which makes room: `arttrace ls`" in caplog.text
+    with Store.open(DataDir(tmp_path)):  # as that command does
+        recorder.record(span(10, size=1000))
+        recorder.close()
+    assert recorder.counts() == Counts(recorded=5, refused=6)
 
 
 @only_root

@@ -40,8 +40,6 @@ _SHOWN_AFTER_S = 1.0
 _EXIT_S = 10.0
 _LOOK_AFTER_S = 0.5  # whether the worker is still there, while a flush waits for it
 _GATHER_BYTES = 8 << 20
-_SPOOL_SEGMENT_BYTES = 64 << 20
-_OUTBOX_SEGMENT_BYTES = 8 << 20
 _background = Guard("recording in the background", background=True)
 
 
@@ -53,13 +51,7 @@ class Recorder:
         self.names_runs = settings.names_runs
         self.rules = ContentRules(settings.capture_content, settings.mask, partial(failed, "the mask", background=True))
         self._not_queued, self._patience_s = 0, 0.0  # for which calls may still wait, all together, at the exit
-        # What is shipped is nobody else's to take away, and each of its segments is read as a whole.
-        ships = settings.endpoint is not None
-        self._spool = SpoolWriter(
-            settings.data.outbox if ships else settings.data.spool,
-            max_segment_bytes=_OUTBOX_SEGMENT_BYTES if ships else _SPOOL_SEGMENT_BYTES,
-            max_bytes=MAX_SPOOL_BYTES,
-        )
+        self._spool = SpoolWriter(settings.data, ships=settings.endpoint is not None, max_bytes=MAX_SPOOL_BYTES)
         self.destinations = Destinations(settings)
         self._resource: dict[str, Any] = {**resource_attributes(os.environ), semconv.SERVICE_NAME: settings.project}
         self._start_worker_state()

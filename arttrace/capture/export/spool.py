@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import errno
 import time
-from pathlib import Path
 
 import msgspec
 
 from arttrace.capture.base.guard import Guard, failed, failures, logger
 from arttrace.system.errors import ArttraceError
-from arttrace.system.journal import JournalWriter
+from arttrace.system.journal import JournalFull, JournalWriter
+from arttrace.system.paths import DataDir
 
 # Of a spool that fails and recovers again and again the log has this many lines, and then one in this time.
 _MAX_WARNINGS = 6
 _WARN_EVERY_S = 60.0
+_SPOOL_SEGMENT_BYTES = 64 << 20
+_OUTBOX_SEGMENT_BYTES = 8 << 20
+# What makes room where the journal holds as much as it may.
+_TAKE_IN = "Take it into the store, which makes room: `arttrace ls` does"
+_SHIP = "Its collector has not taken it: `arttrace ship` delivers it, which makes room"
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 _SPOOLING = "writing to the spool"
 _spooling = Guard(_SPOOLING, background=True)
@@ -39,13 +44,15 @@ class Counts(msgspec.Struct, frozen=True):
 class SpoolWriter:
     """Used by the recorder's background thread, or by the one that takes its place at the end of the process."""
 
-    def __init__(self, directory: Path, *, max_segment_bytes: int, max_bytes: int) -> None:
+    def __init__(self, data: DataDir, *, ships: bool, max_bytes: int) -> None:
+        """What `ships`, to a collector, is nobody else's to take away, and each of its segments is read as a whole."""
         self.journal = JournalWriter(
-            directory,
-            max_segment_bytes=max_segment_bytes,
+            data.outbox if ships else data.spool,
+            max_segment_bytes=_OUTBOX_SEGMENT_BYTES if ships else _SPOOL_SEGMENT_BYTES,
             fsync_interval_s=None,
             max_total_bytes=max_bytes,
         )
+        self._makes_room = _SHIP if ships else _TAKE_IN
         self.recorded = 0
         self.refused = 0
         self._unreported = 0  # refused, and not yet logged as lost
@@ -82,12 +89,22 @@ class SpoolWriter:
 
     def refuse(self, error: Exception) -> None:
         """Count a record that could not be written, for `error`."""
+        error = self._with_remedy(error)
         self.refused += 1
         self._unreported += 1
         if not self._failing and failures[_SPOOLING] and self._may_warn():  # the first time is logged below
             logger.warning("arttrace: %s failed again: %s", _SPOOLING, error)
         self._failing = True
-        failed(_SPOOLING, _with_remedy(error), background=True)
+        failed(_SPOOLING, error, background=True)
+
+    def _with_remedy(self, error: Exception) -> Exception:
+        """The error, and what to do where the journal is full, or where the directory is not to be written into:
+        containers and functions as a service often have one place for that."""
+        if isinstance(error, JournalFull):
+            return ArttraceError(f"{error}. {self._makes_room}")
+        if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
+            return ArttraceError(f"{error}. Set ARTTRACE_DIR to a directory that this user may write into")
+        return error
 
     def _may_warn(self) -> bool:
         """Whether a line about the spool is due: on an almost full disk it takes one record and refuses the next."""
@@ -117,11 +134,3 @@ class SpoolWriter:
     def after_fork_in_child(self) -> None:
         """What was counted is the parent's."""
         self.recorded = self.refused = self._unreported = 0
-
-
-def _with_remedy(error: Exception) -> Exception:
-    """The error, and what to do where the directory is not to be written into: containers and functions as a service
-    often have one place for that."""
-    if isinstance(error, OSError) and error.errno in _NOT_WRITABLE:
-        return ArttraceError(f"{error}. Set ARTTRACE_DIR to a directory that this user may write into")
-    return error
