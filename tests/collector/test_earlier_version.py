@@ -16,7 +16,9 @@ from simulated_agent import T0, research_run
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.store.access.client import OwnerClient
+from arttrace.store.access.owner_file import read_owner
 from arttrace.store.access.remote import RemoteStore
+from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import StoreError
 from arttrace.system.paths import DataDir
 from arttrace.views.statistics import statistics
@@ -79,7 +81,8 @@ def test_what_it_does_not_understand_is_said_with_both_versions(earlier: RemoteS
     assert says in raised.value.message
     assert raised.value.hint is not None
     assert raised.value.hint.endswith(
-        f"an earlier version of arttrace, this is {version('arttrace')}: install the same version on both sides."
+        f"an earlier version of arttrace, this is {version('arttrace')}: if that is why, upgrade arttrace there and "
+        "start it again."
     )
     assert raised.value.hint.startswith("See --help. At http" if "column" in says else "At http")
 
@@ -94,6 +97,43 @@ def test_other_refusals_and_the_same_version_say_nothing_of_versions(
     with pytest.raises(StoreError) as raised:
         earlier.sql("SELECT reward FROM trajectories")
     assert raised.value.hint == "See --help."
+
+
+@pytest.mark.parametrize(
+    ("owners", "side"),
+    [("0.0.9", "there and start it again"), ("99.1", "here"), ("of another program", "there and start it again")],
+)
+def test_which_side_to_upgrade_is_said(
+    earlier: RemoteStore, monkeypatch: pytest.MonkeyPatch, owners: str, side: str
+) -> None:
+    monkeypatch.setitem(EarlierOwner.owner, "version", owners)
+    with pytest.raises(StoreError) as raised:
+        earlier.spans("a")
+    assert raised.value.hint is not None
+    assert f"answers arttrace {owners}" in raised.value.hint
+    assert raised.value.hint.endswith(f"upgrade arttrace {side}.")
+
+
+def test_an_owner_that_runs_since_before_an_upgrade_is_to_be_started_again(
+    earlier: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said of which version the package was that had meanwhile been installed: nothing told what was wrong."""
+    monkeypatch.setitem(EarlierOwner.owner, "version", version("arttrace"))
+    with pytest.raises(StoreError) as raised:
+        earlier.spans("a")
+    assert (raised.value.hint or "").endswith("Start both again.")
+
+
+def test_an_owner_tells_the_version_of_the_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It told that of the package that had meanwhile been installed in the place of its own."""
+    data = DataDir(tmp_path / "data")
+    with hold_store(data, create=True):
+        monkeypatch.setattr("arttrace.store.server.api.version", lambda _name: "99.1")
+        owner = read_owner(data)
+        assert owner is not None
+        client = OwnerClient(owner.url, owner.token)
+        assert client._owner().version == version("arttrace")
+        client.close()
 
 
 def test_statistics_need_no_column_that_an_earlier_version_had_not(tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ def timeout_for(path: str) -> httpx.Timeout:
     return httpx.Timeout(_PRUNE_S if path == "/api/prune" else _ANSWER_S, connect=_CONNECT_S)
 
 
+_ALIKE = (
+    "At {url} answers arttrace {version}, as this is: one of the two runs since before an upgrade, or is another "
+    "build. Start both again."
+)
+
+
 class _OwnerReply(msgspec.Struct, frozen=True):
     directory: str
     version: str = ""
@@ -105,23 +111,27 @@ class OwnerClient:
         except UNREADABLE as error:
             raise self._unreadable(name, error) from error
         except StoreError as error:
-            if isinstance(error, NotUnderstood) or (name == "sql" and not isinstance(error, OwnerGone | Stopped)):
-                raise type(error)(error.message, self._with_versions(error.hint)) from error
+            if isinstance(error, NotUnderstood):
+                raise NotUnderstood(error.message, self._with_versions(error.hint)) from error
+            if name == "sql" and not isinstance(error, OwnerGone | Stopped):  # mostly a fault of the query
+                raise type(error)(error.message, self._with_versions(error.hint, if_equal="")) from error
             raise
 
     def _unreadable(self, name: str, error: Exception) -> StoreError:
         return StoreError(f"what {self.url} answers to {name} cannot be read: {error}", self._with_versions(None))
 
-    def _with_versions(self, hint: str | None) -> str | None:
-        """The hint, with the owner's version if it differs."""
+    def _with_versions(self, hint: str | None, *, if_equal: str = _ALIKE) -> str | None:
+        """The hint, with the owner's version and which side to upgrade; with `if_equal` where both have one version."""
         own, owners = version("arttrace"), ""
         with contextlib.suppress(StoreError):
             owners = self._owner().version
         if owners == own:
-            return hint
-        which = f"arttrace {owners}" if owners else "an earlier version of arttrace"
-        said = f"At {self.url} answers {which}, this is {own}: install the same version on both sides."
-        return said if hint is None else f"{hint} {said}"
+            said = if_equal.format(url=self.url, version=own)
+        else:
+            which = f"arttrace {owners}" if owners else "an earlier version of arttrace"
+            remedy = "upgrade arttrace here" if _is_newer(owners, own) else "upgrade arttrace there and start it again"
+            said = f"At {self.url} answers {which}, this is {own}: if that is why, {remedy}."
+        return " ".join(filter(None, (hint, said))) or None
 
     def append(self, records: Sequence[Record]) -> int:
         """Return once the records are in the owner's store: how many were new to it."""
@@ -196,6 +206,16 @@ class OwnerClient:
             raise gone
         understood = answer.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND)
         raise (StoreError if understood else NotUnderstood)(failure.message, failure.hint)
+
+
+def _is_newer(one: str, other: str) -> bool:
+    """Whether a version is above another; False for what is none."""
+    from packaging.version import InvalidVersion, Version  # hardly ever asked
+
+    try:
+        return Version(one) > Version(other)
+    except InvalidVersion:
+        return False
 
 
 class _Connection:

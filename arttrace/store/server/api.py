@@ -37,6 +37,8 @@ from arttrace.system.paths import DataDir
 ARROW = "application/vnd.apache.arrow.stream"
 MAX_BODY_BYTES = 64 << 20
 
+_VERSION = version("arttrace")  # of the code that runs: what is installed may be another one by the time it is asked
+
 _records: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 OwnedStore = Callable[[], Store | None]
@@ -65,7 +67,7 @@ def create_api(data: DataDir, owned: OwnedStore, ending: asyncio.Event) -> Starl
 
     async def owner(request: Request) -> Response:
         store()
-        return _plain(request, {"directory": str(data.root), "pid": os.getpid(), "version": version("arttrace")})
+        return _plain(request, {"directory": str(data.root), "pid": os.getpid(), "version": _VERSION})
 
     async def records(request: Request) -> Response:
         _expect(request, JSON_LINES)
