@@ -18,16 +18,20 @@ from arttrace.system.errors import ArttraceError
 _FAR = (500, 200)
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, durably: bool = True) -> None:
     """Replace a file by this content, durably and atomically: a reader sees either the old content or the new one. The
-    file is readable by this user only. Raises OSError; the file is then unchanged."""
+    file is readable by this user only. Raises OSError; the file is then unchanged.
+
+    Not `durably` it waits for no disk: after a power failure the file may be empty.
+    """
     fresh = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if durably:
+                os.fsync(file.fileno())
         fresh.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -199,6 +199,8 @@ class StandInEngine:
 
     def _load(self, body: Request) -> tuple[int, Any]:
         name, path = body["lora_name"], body["lora_path"]
+        if name in self.adapters:
+            return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded."}}
         self.log.append(("load", name))
         weights = (Path(path) / "adapter_model.safetensors").read_bytes()
         if b"refuse me" in weights:

@@ -51,6 +51,13 @@ def test_a_disk_that_refuses_leaves_the_file_as_it_was(tmp_path: Path, monkeypat
     assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
 
 
+def test_a_file_that_need_not_last_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.os, "fsync", lambda fd: pytest.fail("the disk was waited for"))
+    replace_file(tmp_path / "state.json", b"one", durably=False)
+    replace_file(tmp_path / "state.json", b"another", durably=False)
+    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"state.json": b"another"}
+
+
 def test_a_file_that_is_written_in_a_block_is_there_when_the_block_ends_well(tmp_path: Path) -> None:
     path, link = tmp_path / "rows", tmp_path / "link"
     path.write_bytes(b"old")

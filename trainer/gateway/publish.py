@@ -260,15 +260,20 @@ class Publisher:
         return _Brought(difference, loaded - began)
 
     async def _load(self, replica: Replica, upstream: Upstream, version: Version) -> None:
-        # An engine that outlived an earlier gateway may still hold it.
-        if (await upstream.models()).get(version.engine_model) != str(version.path):
-            try:
-                await upstream.load_adapter(version.engine_model, str(version.path))
-            except EngineGone:
-                raise
-            except ServingError as error:
+        model, path = version.engine_model, str(version.path)
+        try:
+            await upstream.load_adapter(model, path)
+        except EngineGone:
+            raise
+        except ServingError as error:
+            # An engine that outlived an earlier gateway may still hold it, and takes no name twice.
+            held = (await upstream.models()).get(model)
+            if held is None:
                 hint = "Serve with --vllm-arg=--max-lora-rank=N." if "max_lora_rank" in error.message else None
                 raise ServingError(f"{version.name} could not be loaded: {error.message}", hint) from error
+            if held != path:  # where it was is nothing any more, or another's
+                await upstream.unload_adapter(model)
+                await upstream.load_adapter(model, path)
         replica.digests[version.name] = version.digest
         replica.loaded.add(version.name)
 

@@ -262,7 +262,7 @@ class _Server:
         try:
             while not server.started and not answering.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(0.01)
-            replace_file(self._options.data.serving, msgspec.json.encode(self._record()))
+            self._write_record(self._record())
             await self._serve_newest()  # who made a version before that file was there has handed it to nobody
             self._ready(self._record(), self._policies)
             await asyncio.wait((answering, *watching), return_when=asyncio.FIRST_COMPLETED)
@@ -317,12 +317,17 @@ class _Server:
             dtype=told_precision(self._options.engine),
         )
 
+    def _write_record(self, record: ServingFile) -> None:
+        """Put what it says into serving.json. That says nothing once this process is gone, and whoever publishes waits
+        for it: not for the disk."""
+        replace_file(self._options.data.serving, msgspec.json.encode(record), durably=False)
+
     def _tell_version(self, report: PublishReport) -> None:
         """Say which version answers now, and put it into serving.json, for those who only read."""
         self._say(f"{report.previous} -> {report.version}")
         record = self._record()
         try:
-            replace_file(self._options.data.serving, msgspec.json.encode(record))
+            self._write_record(record)
         except OSError as error:
             why = error.strerror or error
             self._say(Problem(f"{self._options.data.serving} does not say that {record.version} answers: {why}"))
