@@ -101,8 +101,13 @@ def test_langfuse_shows_bars_both_ways(data: DataDir, tmp_path: Path) -> None:
     assert "taken in" in pulled.screen[-1]
 
 
-def test_what_is_printed_meanwhile_stands_above_the_bar() -> None:
-    done = on_a_terminal(SLOW, "slow", "ends")
+RICH_14 = "import io; from rich.file_proxy import FileProxy; FileProxy.isatty = io.TextIOBase.isatty"
+"""Before rich 15 what is printed through a FileProxy goes to no terminal, by its own account."""
+
+
+@pytest.mark.parametrize("before", ["", RICH_14], ids=["as installed", "rich 14"])
+def test_what_is_printed_meanwhile_stands_above_the_bar(before: str) -> None:
+    done = on_a_terminal(f"{before}\n{SLOW}", "slow", "ends")
     said, printed, warned, bar, result = done.screen
     assert (said, printed, warned) == ("said in between", "printed in between", "a warning in between")
     assert "\x1b[31msaid in between" in done.sent, "colours stay"

@@ -58,10 +58,14 @@ class Bars:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         class Above(FileProxy):
-            """Prints above the bars. Click takes a stream without an encoding for a misconfigured one."""
+            """Prints above the bars. Click takes a stream without an encoding for a misconfigured one, and takes
+            colours out of what is for no terminal, as a proxy of rich before 15 says of itself."""
 
             encoding = "utf-8"
             errors = "backslashreplace"
+
+            def isatty(self) -> bool:
+                return self.rich_proxied_file.isatty()
 
         console = Console(file=sys.stderr, soft_wrap=True, highlight=False)
         display = Progress(
