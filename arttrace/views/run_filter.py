@@ -22,6 +22,7 @@ from arttrace.store.sql_text import quoted
 from arttrace.views.labels import entry_name, group_name
 
 STATUSES = ("failed", "incomplete", "unread", "complete")
+_ALL = 1 << 62  # more than there ever are: DuckDB's numbers end at 63 bits
 _COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 
 
@@ -194,7 +195,7 @@ def newest(store: AnyStore, wanted: RunFilter, limit: int) -> list[TrajectorySum
         return []
     ids = ids_with_text(store, wanted)
     if not wanted:
-        return store.summaries(limit=limit)
+        return store.summaries(limit=min(limit, _ALL))
     found: dict[str, TrajectorySummary] = {}
     for page in summary_pages(store, ids, since_ns=wanted.since_ns):
         found.update((run.id, run) for run in chosen(page, wanted, ids))

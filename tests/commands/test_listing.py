@@ -385,3 +385,11 @@ def test_ls_says_which_rewards_of_a_group_cannot_be_compared(tmp_path: Path) -> 
     said = " ".join(run(tmp_path, "ls").output.split())
     assert "s1: 1 reward with a judge's score beside 2 from code alone: two scales" in said
     assert said.count("two scales") == 1
+
+
+@pytest.mark.parametrize("limit", [2**63 - 1, 10**30])
+@pytest.mark.parametrize("condition", [(), ("--since", "1970-01-01")])
+def test_a_limit_beyond_all_numbers_lists_all(several: Path, limit: int, condition: tuple[str, ...]) -> None:
+    """DuckDB's refusal of the number was shown as one of the store."""
+    listed = json.loads(run(several, "ls", "--json", *condition).stdout)
+    assert json.loads(run(several, "ls", "--json", "--limit", str(limit), *condition).stdout) == listed != []
