@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,7 @@ def said_by(
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [
-        (errno.EACCES, ["belongs to", "--dir"]),
+        (errno.EACCES, ["belongs to", "--dir", "copy it"]),
         (errno.EPERM, ["belongs to", "--dir"]),
         (errno.EROFS, ["can be written", "--dir"]),
         (errno.ENOSPC, ["Free disk space", "not lost"]),
@@ -208,3 +209,28 @@ def test_an_import_that_fails_by_its_own_code_keeps_its_traceback(
     monkeypatch.setattr(sys, "argv", ["arttrace", "ls", "--dir", str(tmp_path)])
     with pytest.raises(ImportError, match="cannot import name"):
         main()
+
+
+def test_a_store_that_cannot_be_written_is_not_called_damaged(tmp_path: Path) -> None:
+    """The remedy was to move it away: `arttrace ls` would make a new one, without its runs."""
+    data = DataDir(tmp_path / "data")
+    with Store.open(data, create=True) as store:
+        store.append(research_run("run"))
+    data.store.chmod(0o444)
+    no_rights = "-dac_override,-dac_read_search"  # of root, who may write to any file
+    as_user = ["setpriv", f"--bounding-set={no_rights}", f"--inh-caps={no_rights}"] if os.geteuid() == 0 else []
+    ran = subprocess.run(
+        [*as_user, sys.executable, "-m", "arttrace", "ls", "--dir", str(data.root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert f'Cannot open file "{data.store}": Permission denied\n' in ran.stderr
+    assert f"`chmod u+w {data.store}`" in ran.stderr
+    assert "copy its directory and pass the copy with --dir" in ran.stderr
+    assert "damaged" not in ran.stderr
+    copy = tmp_path / "copy"
+    shutil.copytree(data.root, copy)
+    (copy / data.store.name).chmod(0o600)
+    assert "run" in _arttrace(tmp_path, "ls", "--dir", str(copy)).stdout.decode()

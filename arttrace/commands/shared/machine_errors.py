@@ -14,6 +14,7 @@ from arttrace.system.errors import ArttraceError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
+_COPY = "To read one that cannot be written, copy it and pass the copy."
 
 
 def machine_error(error: OSError) -> ArttraceError | None:
@@ -29,14 +30,13 @@ def machine_error(error: OSError) -> ArttraceError | None:
     if error.errno == errno.EROFS:
         return ArttraceError(
             said,
-            "Choose a data directory that can be written: --dir, or ARTTRACE_DIR. To read one that cannot, copy it and "
-            "pass the copy.",
+            f"Choose a data directory that can be written: --dir, or ARTTRACE_DIR. {_COPY}",
         )
     if error.errno == errno.ENOTDIR:
         return ArttraceError(said, "A file stands where a directory has to be. Choose another: --dir, or ARTTRACE_DIR.")
     if error.errno in _FORBIDDEN:
         return ArttraceError(
-            said, f"{_owner(path)}Use it as the user who owns it, or choose another: --dir, ARTTRACE_DIR."
+            said, f"{_owner(path)}Use it as the user who owns it, or choose another: --dir, ARTTRACE_DIR. {_COPY}"
         )
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 from pathlib import Path
 
 import duckdb
@@ -13,6 +14,7 @@ from arttrace.records.values.users_text import first_line
 from arttrace.system.errors import StoreError, StoreFull
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_DAMAGE = (
     *(duckdb.OutOfMemoryException, duckdb.InterruptException, duckdb.ProgrammingError),
     *(duckdb.ConversionException, duckdb.OutOfRangeException),  # a number that was asked for is beyond its column
@@ -39,6 +41,12 @@ def cannot_be(used: str, path: Path, error: duckdb.Error) -> StoreError:
         return StoreFull(said, "Free disk space. Nothing is lost: what was not stored is still in the spool.")
     if isinstance(error, _NO_DAMAGE):
         return StoreError(said)
+    if any(os.strerror(one) in text for one in _FORBIDDEN):
+        return StoreError(
+            said,
+            f"This user must be allowed to write to it, also to read it: `chmod u+w {shlex.quote(str(path))}` by its "
+            "owner. To read one that cannot be written, copy its directory and pass the copy with --dir.",
+        )
     if (versions := _versions(text)) and int(versions[1]) > int(versions[2]):
         return StoreError(said, "A newer DuckDB wrote it: `pip install --upgrade duckdb`.")
     if log := _log(text):
