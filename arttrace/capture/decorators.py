@@ -6,6 +6,7 @@ is current only while the user's code runs: between the steps of a generator it 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ from arttrace.capture.patches import hooks
 from arttrace.records.values.users_text import plain_text
 from arttrace.wire.content import ContentMode
 
+_PLACEHOLDER = getattr(functools, "Placeholder", object())  # of Python 3.14
 F = TypeVar("F", bound=Callable[..., Any])
 Group = str | Callable[..., str]
 
@@ -245,7 +247,9 @@ def _function_of(fn: Any) -> Any:
 def _given(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """What the function of a partial object is called with."""
     while isinstance(fn, partial):
-        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+        left = iter(args)
+        filled = [next(left, each) if each is _PLACEHOLDER else each for each in fn.args]
+        fn, args, kwargs = fn.func, (*filled, *left), {**fn.keywords, **kwargs}
     return args, kwargs
 
 

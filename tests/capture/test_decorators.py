@@ -436,6 +436,18 @@ def test_a_partial_object_is_its_functions_run_unless_it_has_a_name(spans: Spans
     assert arguments(coroutine) == {"language": "de", "text": "yes"}
 
 
+@pytest.mark.skipif(not hasattr(functools, "Placeholder"), reason="functools.Placeholder is of Python 3.14")
+def test_what_a_partial_object_leaves_to_its_call_is_recorded_in_its_place(spans: Spans) -> None:
+    left = functools.Placeholder  # type: ignore[attr-defined, unused-ignore]
+    assert arttrace.trajectory(functools.partial(research, left, "why"))("small", 3) == "small why 3"
+    nested = functools.partial(functools.partial(research, left, "why"), "large")
+    assert arttrace.trajectory(nested)(depth=2) == "large why 2"
+    assert list(map(arguments, spans())) == [
+        {"model": "small", "question": "why", "depth": 3},
+        {"model": "large", "question": "why", "depth": 2},
+    ]
+
+
 def test_a_tool_that_is_a_partial_object_has_its_functions_name_and_the_calls_arguments(spans: Spans) -> None:
     with arttrace.trajectory(name="x"):
         arttrace.tool(functools.partial(research, "small"))("why")
