@@ -56,6 +56,12 @@ def with_plain_port(url: str) -> str:
     return parts._replace(netloc=parts.netloc.removesuffix(port)).geturl() if port else url
 
 
+def without_login(url: str) -> str:
+    """An address as it may be shown: without what stands before an @ in its place of the host, if there is any."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else url
+
+
 def written_plainly(url: str) -> str:
     """An address as those of requests are written, however it was: host in small letters, and `with_plain_port`."""
     parts = urlsplit(url)

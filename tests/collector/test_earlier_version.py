@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from collector_process import collecting
 from simulated_agent import T0, research_run
 
 from arttrace.records.reward import Reward
-from arttrace.store import Store
+from arttrace.store import Store, open_store
 from arttrace.store.access.client import OwnerClient
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.access.remote import RemoteStore
@@ -134,6 +135,36 @@ def test_an_owner_tells_the_version_of_the_code_that_runs(tmp_path: Path, monkey
         client = OwnerClient(owner.url, owner.token)
         assert client._owner().version == version("arttrace")
         client.close()
+
+
+@pytest.mark.parametrize("path", ["/api", "/v1/traces"])
+def test_an_address_that_is_more_than_a_collectors_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """It was taken for that of a collector of an earlier version."""
+    monkeypatch.setenv("ARTTRACE_API_KEY", "key")
+    with (
+        collecting(DataDir(tmp_path / "data"), ARTTRACE_API_KEY="key") as (_, url),
+        pytest.raises(StoreError) as raised,
+    ):
+        open_store(DataDir(tmp_path, url=url + path))
+    assert raised.value.hint == f"Is {url}{path} the address of a collector, and no more than that?"
+
+
+@pytest.mark.parametrize("key", [None, "another"])
+def test_the_login_of_an_address_is_in_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """Errors get into logs."""
+    monkeypatch.setenv("ARTTRACE_API_KEY", key or "")
+    with collecting(DataDir(tmp_path / "data"), ARTTRACE_API_KEY="key") as (_, url):
+        for at, says in ((url.removeprefix("http://"), "the key"), ("127.0.0.1:9", "does not answer")):
+            with pytest.raises(StoreError) as raised:
+                open_store(DataDir(tmp_path, url=f"http://me:pass-word@{at}"))
+            said = f"{raised.value.message} {raised.value.hint}"
+            assert says.removeprefix("the ") in said
+            assert at in said
+            assert "pass-word" not in said
 
 
 def test_statistics_need_no_column_that_an_earlier_version_had_not(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -16,6 +15,7 @@ from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.base.settings import Settings, langfuse_is_wanted
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.doctor.check import Check
+from arttrace.system.addresses import without_login
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import one_line
@@ -81,7 +81,7 @@ def langfuse(_data: DataDir) -> Iterator[Check]:
     except ArttraceError as error:
         yield Check("langfuse", bad, line(error.message), error.hint or "")
         return
-    at = line(_without_login(connection.url))
+    at = line(without_login(connection.url))
     try:
         answer = httpx.get(
             f"{connection.url}/api/public/projects",
@@ -115,8 +115,3 @@ def _project(answer: httpx.Response) -> str | None:
         return str(first.get("name") or first["id"])
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
-
-
-def _without_login(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

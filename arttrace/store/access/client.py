@@ -17,7 +17,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.operations import OPERATIONS
 from arttrace.store.file import cancellation
 from arttrace.store.file.cancellation import Stopped
-from arttrace.system.addresses import needs_certificates, why_never_asked
+from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
 from arttrace.system.errors import MayPass, StoreError
 from arttrace.system.processes import signals_after_imports
 
@@ -90,7 +90,7 @@ class OwnerClient:
         with signals_after_imports(takes_long=False):
             import httpx  # most commands ask no owner, and it is a quarter of what they import
 
-        self.url = url
+        self.url = without_login(url)  # as errors name it
         headers = {"accept": MSGPACK} | ({"authorization": f"Bearer {token}"} if token else {})
         self._has_key = bool(token)
         self._new_client = partial(
@@ -122,9 +122,11 @@ class OwnerClient:
 
     def _with_versions(self, hint: str | None, *, if_equal: str = _ALIKE) -> str | None:
         """The hint, with the owner's version and which side to upgrade; with `if_equal` where both have one version."""
-        own, owners = version("arttrace"), ""
-        with contextlib.suppress(StoreError):
+        own = version("arttrace")
+        try:
             owners = self._owner().version
+        except StoreError:
+            return " ".join(filter(None, (hint, f"Is {self.url} the address of a collector, and no more than that?")))
         if owners == own:
             said = if_equal.format(url=self.url, version=own)
         else:

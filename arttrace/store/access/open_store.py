@@ -42,7 +42,7 @@ def open_store(
     """
     if endpoint := elsewhere(data):
         client = OwnerClient(endpoint.rstrip("/"), os.environ.get("ARTTRACE_API_KEY"))
-        _take_in(client, endpoint, "--url" if data.url else "ARTTRACE_ENDPOINT")
+        _take_in(client, "--url" if data.url else "ARTTRACE_ENDPOINT")
         return RemoteStore(data, client, None)
     found = _find(data, create)
     if isinstance(found, Store):
@@ -73,7 +73,7 @@ def elsewhere(data: DataDir) -> str | None:
     return None
 
 
-def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
+def _take_in(client: OwnerClient, said_by: str) -> None:
     """If nobody answers at first, the address is more likely wrong than its owner restarting: it is not tried again. A
     collector that answers and whose store is being opened is waited for."""
     try:
@@ -81,13 +81,13 @@ def _take_in(client: OwnerClient, endpoint: str, said_by: str) -> None:
     except OwnerBusy as error:
         client.close()
         raise StoreError(
-            f"the collector at {endpoint} ({said_by}) answers, but its store does not: {error.message}",
+            f"the collector at {client.url} ({said_by}) answers, but its store does not: {error.message}",
             "Its log and its /ready say more.",
         ) from error
     except OwnerGone as error:
         client.close()
         raise StoreError(
-            f"the collector at {endpoint} ({said_by}) does not answer",
+            f"the collector at {client.url} ({said_by}) does not answer",
             f"Start it, or leave {said_by} out to read the data directory on this machine.",
         ) from error
     except BaseException:
