@@ -92,10 +92,9 @@ class Agreement:
 
     def compare(self, samples: Sequence[Any], version: str) -> None:
         """What the version sampled, under the learner, which holds it."""
-        rows = self._rows(samples)
-        own, captured, *_ = self.learner._compared(rows, version)
+        own, captured, *_ = self.learner._compared(self._rows(samples), version)
         self.gaps += [abs(mine - its) for mine, its in zip(own, captured, strict=True)]
-        if share := self.learner._shares_gone(rows, version).get(BEFORE):
+        if share := self._shares_gone(samples, version).get(BEFORE):
             self.fresh.append(share.gone)
 
     def look_at_stale(self, samples: Sequence[Any], version: str) -> None:
@@ -104,7 +103,7 @@ class Agreement:
         from arttrace.system.errors import TrainingError
         from trainer.learner.stale_adapter.check import check_nearest
 
-        shares = self.learner._shares_gone(self._rows(samples), version)
+        shares = self._shares_gone(samples, version)
         if BEFORE not in shares:
             return
         self.stale.append(shares[BEFORE].gone)
@@ -112,6 +111,10 @@ class Agreement:
             check_nearest(shares, version)
         except TrainingError:
             self.caught += 1
+
+    def _shares_gone(self, samples: Sequence[Any], version: str) -> dict[str, Any]:
+        chosen = self.learner._looker.choose(self._rows(samples), version)
+        return self.learner._shares_gone(chosen, version) if chosen else {}
 
     def _rows(self, samples: Sequence[Any]) -> Any:
         from trainer.learner.samples import plan_step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -214,12 +214,13 @@ class BaseLearner(ABC):
         before: Snapshot | None,
     ) -> StepTally:
         """Check and train, in smaller micro-batches from the beginning again where memory runs out."""
+        looked_at = self._looked_at(whole.rows, current_version)  # once: a dear look is paid for
         checked: int | None = None
         while True:
             tally = StepTally()
             try:
                 if checked is None:
-                    checked = self._check_version(whole.rows, current_version, samples)
+                    checked = self._check_version(looked_at, current_version, samples)
                 tally.checked = checked
                 self._train(plans, current_version, tally)
                 return tally
@@ -331,25 +332,27 @@ class BaseLearner(ABC):
             bound,
         )
 
+    def _looked_at(self, rows: Sequence[TokenRow], current_version: str | None) -> list[TokenRow]:
+        """Those at which the versions are compared; none before the first step, and without a bound."""
+        if current_version is None or not self.steps or not self.config.checks_logprobs:
+            return []
+        return self._looker.choose(rows, current_version)
+
     def _check_version(self, rows: Sequence[TokenRow], current_version: str | None, samples: Sequence[Sample]) -> int:
-        """At how many tokens it looked. Raises TrainingError when the engine sampled with another version than it
-        says."""
-        shares: Mapping[str, Share] = {}
-        if current_version is not None and self.steps and self.config.checks_logprobs:
-            shares = self._shares_gone(rows, current_version)
-            check_nearest(shares, current_version, lambda run: samples[run].sequences[0].trajectory_id)
-        return max((share.tokens for share in shares.values()), default=0)
+        """At how many tokens of the rows it looked. Raises OtherWeights when the engine sampled with another version
+        than it says."""
+        if current_version is None or not rows:
+            return 0
+        shares = self._shares_gone(rows, current_version)
+        check_nearest(shares, current_version, lambda run: samples[run].sequences[0].trajectory_id)
+        return max(share.tokens for share in shares.values())
 
     def _shares_gone(self, rows: Sequence[TokenRow], current_version: str) -> dict[str, Share]:
-        """How much of the way to other versions what was captured from the current one has gone, by their names; of
-        none where nothing was looked at."""
-        chosen = self._looker.choose(rows, current_version)
-        if not chosen:
-            return {}
+        """How much of the way to other versions what was captured from the current one has gone, by their names."""
         others = {"the base model": Weights.of_base_model(self.model)}
         if self._before_last is not None:
             others["the version before it"] = self._before_last
-        compare = partial(self._compared, chosen, current_version)
+        compare = partial(self._compared, rows, current_version)
         return self._ways.shares_gone(compare, Weights(self.model), others, rounded=self._is_rounded)
 
     @property

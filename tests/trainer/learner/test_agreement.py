@@ -32,25 +32,37 @@ BFLOAT16 = LearnerConfig(lora_rank=8, learning_rate=1e-3, max_logprob_difference
 """The bounds of bfloat16, which a neighbouring version passes."""
 
 
-def scored(learner: BaseLearner, version: str, *, runs: int = 24, seed: int = 0, noise: float = 0.0) -> list[Sample]:
+def scored(
+    learner: BaseLearner,
+    version: str,
+    *,
+    runs: int = 24,
+    seed: int = 0,
+    noise: float = 0.0,
+    length: int = 14,
+    context: int = 4,
+) -> list[Sample]:
     """Random answers with the log-probabilities that the learner computes now, as an engine with some noise gives
-    them."""
+    them: rows of so many tokens, of which the first are context."""
     rng, found = random.Random(seed), []
     for number in range(runs):
-        ids = [rng.randrange(48) for _ in range(14)]
+        ids = [rng.randrange(48) for _ in range(length)]
         with torch.no_grad():
             logits = learner.model(input_ids=torch.tensor([ids])).logits[0].float()
         logps = torch.log_softmax(logits, -1)
-        own = [float(logps[at - 1, ids[at]]) + rng.gauss(0, noise) if at > 3 else None for at in range(14)]
+        targets = [at >= context for at in range(length)]
+        own = [
+            float(logps[at - 1, ids[at]]) + rng.gauss(0, noise) if target else None for at, target in enumerate(targets)
+        ]
         found.append(
             TokenSequence(
                 trajectory_id=f"t{number}",
                 revision="r",
                 agent_id="root",
                 token_ids=tuple(ids),
-                trained=tuple(int(at > 3) for at in range(14)),
+                trained=tuple(map(int, targets)),
                 logprobs=tuple(own),
-                versions=tuple(0 if at > 3 else -1 for at in range(14)),
+                versions=tuple(int(target) - 1 for target in targets),
                 policy_versions=(version,),
                 call_ids=("c",),
             )

@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from arttrace.system.errors import TrainingError
+from tests.trainer.learner.test_agreement import scored
 from trainer.gateway.status import EngineStatus
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import Sample
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import load_policy
+from trainer.learner.stale_adapter.looked_at import LEAST_TARGETS
 from trainer.learner.trl.engine import TrlLearner
 from trainer.serving import GatewayStatus
 from trainer.step.engines import engines_asleep
@@ -125,3 +127,28 @@ def test_checkpointed_layers_are_computed_again_by_either_engine(
         learner.step(make_samples(0))
         found.append(calls[0])
     assert found[1] == 2 * found[0] > 0
+
+
+@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_dear_look_for_which_memory_runs_out_is_done_in_smaller_parts(
+    engine: type[BaseLearner], base_model: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """It had spent what was saved for it, so that the step was taken without a look at the version of its runs."""
+    learner = engine(base_model, LearnerConfig(lora_rank=8, learning_rate=1e-4))
+    learner.step(scored(learner, "p@0"), current_version="p@0")
+    samples = scored(learner, "p@1", runs=48, length=40, context=39, seed=1)
+    budget, compared = learner._budget, learner._compared
+    budgets: list[int] = []
+
+    def failing(*given: Any) -> Any:
+        budgets.append(learner._budget)
+        if len(budgets) <= times:
+            raise FULL
+        return compared(*given)
+
+    monkeypatch.setattr(learner, "_compared", failing)
+    metrics = learner.step(samples, current_version="p@1")
+    assert metrics.checked_tokens == LEAST_TARGETS
+    assert budgets[: times + 1] == [budget // 2**n for n in range(times + 1)]
+    assert metrics.micro_batch_tokens == budget // 2**times
