@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,32 @@ def test_what_each_method_leaves_out_is_said_before_the_model_is_loaded(
         assert trainer.fill(TrainOrder(2, LOOSE)).error == ""
         assert "left out: 1 trajectory (alone in its group)" in said
         assert said.index("left out: 1 trajectory (alone in its group)") < said.index("trains")
+
+
+def test_no_two_base_models_are_in_memory_at_once(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a card they take twice the memory: the one before is freed when another is loaded, whatever it is for."""
+    from transformers import AutoModelForCausalLM
+
+    load: Callable[..., Any] = AutoModelForCausalLM.from_pretrained
+    models: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def loading(*given: Any, **more: Any) -> Any:
+        alive.append(sum(model() is not None for model in models))
+        made = load(*given, **more)
+        models.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loading)
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        orders_of = [LOOSE, {**LOOSE, "seed": 7}, {"method": "sft", "lora_rank": 8}, {**LOOSE, "epochs": 2}]
+        for number, (key, settings) in enumerate(zip("abcd", orders_of, strict=True), 1):
+            group = OrderedGroup(key, tuple(f"{key}-{run}" for run in range(3)))
+            assert trainer.fill(TrainOrder(number, settings, (group,))).error == ""
+    assert alive == [0, 0, 0, 0]
 
 
 def test_runs_of_a_version_that_could_not_be_published_are_not_trained_on_again(

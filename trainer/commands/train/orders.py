@@ -176,9 +176,7 @@ class OrderedTrainer:
         self._checkpoints = checkpoints
         self._base_model = base_model
         self._learner: Learner | None = None
-        self._asked: LearnerConfig | None = (
-            None  # what the learner was last asked for; its own is fitted to the machine
-        )
+        self._asked: LearnerConfig | None = None  # last of the learner; its own config is fitted to the machine
         self._holds: int | None = None  # the version that the learner holds
         self._reporting: dict[tuple[str, ...], Reporting] = {}
         self._reported = reported_steps(checkpoints, store)
@@ -192,22 +190,27 @@ class OrderedTrainer:
     def prepare(self, config: LearnerConfig) -> Learner:
         """The learner at the newest version, with this config; made anew only if the config requires it."""
         config = in_precision_of(config, find_serving(self._data))
-        learner, newest = self._learner, self._checkpoints.latest() or 0
+        newest = self._checkpoints.latest() or 0
         is_unknown = self._holds is None and not newest  # there is nothing to load
-        if learner is None or self._asked is None or is_unknown or not _fits(self._asked, config):
-            self._learner = None  # two at once may not fit into memory
-            self._say(f"loading {self._base_model}")
-            learner = make_learner(self._base_model, config)
-            learner.progress = lambda total: self._watched(total, "tokens of the step")
+        if self._learner is None or self._asked is None or is_unknown or not _fits(self._asked, config):
+            self._begin_loading()
+            self._learner = make_learner(self._base_model, config)
+            self._learner.progress = lambda total: self._watched(total, "tokens of the step")
             self._holds = 0
+        learner = self._learner
         found = {name: getattr(learner.config, name) for name in FITTED if getattr(config, name) is None}
         learner.config = dataclasses.replace(config, **found)
         self._asked = config
         if self._holds != newest:
             learner.load(self._checkpoints.path(newest))
             self._holds = newest
-        self._learner = learner
         return learner
+
+    def _begin_loading(self) -> None:
+        """Free the model that is there, in cycles too: two at once may not fit into memory."""
+        self._learner = None
+        gc.collect()
+        self._say(f"loading {self._base_model}")
 
     def fill(self, order: TrainOrder) -> OrderResult:
         """Carry out an order; errors are part of the answer."""
@@ -318,9 +321,7 @@ class OrderedTrainer:
         plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly, say=self._say)
         require_examples(plan)
         self._tell(left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out))
-        self._learner = None  # two models at once may not fit into memory
-        gc.collect()
-        self._say(f"loading {self._base_model}")
+        self._begin_loading()
         done = train_offline(
             self._store,
             self._checkpoints,
@@ -393,8 +394,5 @@ def _fits(loaded: LearnerConfig, wanted: LearnerConfig) -> bool:
 
 
 def _reasons(left_out: Mapping[NotTrained, int]) -> str:
-    return f"Trajectories left out: {_counts(left_out)}." if left_out else "Gather and reward runs first."
-
-
-def _counts(left_out: Mapping[NotTrained, int]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+    return f"Trajectories left out: {counts}." if left_out else "Gather and reward runs first."
