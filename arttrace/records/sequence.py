@@ -61,6 +61,7 @@ class NotTrained(StrEnum):
     INCOMPLETE = "incomplete"
     TOO_STALE = "too stale"
     OTHER_WEIGHTS = "sampled by other weights than their version's"
+    NOT_MADE_HERE = "sampled by a version not made here"
     NO_REWARD = "no reward"
     REWARD_TOO_LARGE = "a reward beyond 1e12"
     REWARDED_OTHERWISE = "rewarded otherwise than its group"

@@ -56,6 +56,7 @@ class Run:
     id: str = "run"
     entry: str = "agent:run"
     scenario: str | None = None
+    policy: str = "policy@1"
     spans: list[SpanRow] = field(default_factory=list)
 
     @property
@@ -79,7 +80,7 @@ class Run:
         parent: str | None = None,
         flow: str | None = "E0",
         above: str | None = None,
-        policy: str = "policy@1",
+        policy: str | None = None,
         logprob: float | None = -0.5,
         **extra: Any,
     ) -> JsonMessage:
@@ -89,7 +90,7 @@ class Run:
             semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
             semconv.TRAJECTORY_ID: self.id,
             semconv.REQUEST_MODEL: "policy:latest",
-            semconv.POLICY_VERSION: policy,
+            semconv.POLICY_VERSION: policy or self.policy,
             semconv.INPUT_MESSAGES: json.dumps(messages),
             semconv.OUTPUT_MESSAGES: json.dumps([{**answer, "finish_reason": "stop"} for answer in answers]),
             semconv.PROMPT_TOKEN_IDS: encode_token_ids(prompt_tokens(messages)),
@@ -168,10 +169,13 @@ class Run:
 
 
 def research_run(
-    id: str = "run", scenario: str | None = None, questions: tuple[str, str] = ("a", "b")
+    id: str = "run",
+    scenario: str | None = None,
+    questions: tuple[str, str] = ("a", "b"),
+    policy: str = "policy@1",
 ) -> list[SpanRow]:
     """A planner that starts two undecorated sub-agents in parallel, each with a tool, and merges their answers."""
-    run = Run(id, scenario=scenario)
+    run = Run(id, scenario=scenario, policy=policy)
     history = [message("system", "You plan."), message("user", f"merge {scenario}")]
     asked = tuple((f"c{i}", "research", json.dumps({"q": q})) for i, q in enumerate(questions))
     history.append(run.chat("m1", history, message("assistant", calls=asked), at=10))

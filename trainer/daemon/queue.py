@@ -12,6 +12,7 @@ from arttrace.rewards.selection import not_judged
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
 from trainer.grpo.selection import has_tokens_of, why_not
+from trainer.policies.made_here import MadeHere
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,10 @@ class ReadyTerms:
     group_size: int
     rewarded: bool
     max_staleness: int | None = None
+    refused: frozenset[str] = frozenset()
+    made: MadeHere | None = None
     paused: frozenset[str] = frozenset()
     unscored: frozenset[str] = frozenset()
-    refused: frozenset[str] = frozenset()
 
 
 def look(
@@ -35,7 +37,8 @@ def look(
 
     `taken` are ids of runs that were dealt with. A group is ready when `group_size` of its runs count and can be
     compared, at least one of them with tokens to train on; all those belong to it. One whose key is among
-    `terms.paused` or `terms.unscored` is not ready. `terms.refused` are ids of runs that other weights sampled.
+    `terms.paused` or `terms.unscored` is not ready. `terms.refused` are ids of runs that other weights sampled,
+    `terms.made` the versions of the policy that there are.
     """
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
     left_out: Counter[NotTrained] = Counter()
@@ -70,7 +73,7 @@ def look(
 def _why_not(one: TrajectorySummary, terms: ReadyTerms) -> NotTrained | None:
     if one.id in terms.refused:
         return NotTrained.OTHER_WEIGHTS
-    reason = why_not(one, policy=terms.policy, step=terms.step, max_staleness=terms.max_staleness)
+    reason = why_not(one, policy=terms.policy, step=terms.step, max_staleness=terms.max_staleness, made=terms.made)
     if reason or trajectory_reward(one) is not None:
         return reason
     return NotTrained.NO_REWARD if terms.rewarded else not_judged(one)

@@ -18,6 +18,7 @@ numbers that are never finite do, and everything else. The last version goes on 
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -62,10 +63,11 @@ from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner.interface import Learner, NotComputed, OtherWeights
 from trainer.output.log import Problem, same_level
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.made_here import made_here
 from trainer.policies.refused_runs import refused_runs
 from trainer.policies.retention import to_prune
 from trainer.serving import GatewayStatus
-from trainer.step.left_out import left_out_lines
+from trainer.step.left_out import lasting_lines, left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reporters import Reporters
 from trainer.step.retry import RetryUntilStopped, StopRequested
@@ -122,6 +124,7 @@ class Daemon:
         self._consumed: frozenset[str] = frozenset()  # when it started: what a fork inherited is in no other place
         self._refused: frozenset[str] = frozenset()
         self._rewarded: list[PolicyStep] = []  # every step, without what it consumed
+        self._told: set[str] = set()
         self._state_lost = False
         self.state = DaemonState(policy=policy)
 
@@ -205,6 +208,8 @@ class Daemon:
         """Wait until enough groups are ready, and choose those that are ready for longest."""
         self._enter(Phase.WAIT)
         config, step = self._config, self.state.step
+        made, alone = made_here(self._checkpoints), self._judge is None
+        fixed = ReadyTerms(self._policy, step, config.group_size, alone, config.max_staleness, self._refused, made)
         late_runs = self._retry(lambda: len(late(self._store, self._store.summaries(), self._policy)))
         while not self._stop.is_set():
             began = time.monotonic()
@@ -212,15 +217,10 @@ class Daemon:
             summaries = self._retry(lambda: self._store.summaries(unconsumed_by=self._policy, method="grpo"))
             taken = self._unjudged | self._consumed | {one.trajectory_id for one in self._aside}
             pauses, unscored = self._pauses(), self._unscored.waiting()
-            terms = ReadyTerms(
-                self._policy,
-                step,
-                config.group_size,
-                self._judge is None,
-                config.max_staleness,
-                frozenset(one.key for one in pauses),
-                frozenset(one.key for one in unscored),
-                self._refused,
+            terms = dataclasses.replace(
+                fixed,
+                paused=frozenset(one.key for one in pauses),
+                unscored=frozenset(one.key for one in unscored),
             )
             ready, queue = look(summaries, terms, taken)
             queue = msgspec.structs.replace(queue, late=late_runs)
@@ -228,6 +228,8 @@ class Daemon:
             enough = len(ready) >= config.min_groups
             if queue != self.state.queue or unscored != self.state.unscored:
                 self._note(queue=queue, unscored=unscored)
+            for line in lasting_lines(queue.left_out, self._told):
+                self._say(Problem(line))
             note_look(self._checkpoints.directory)
             if enough or (since is not None and time.monotonic() - since >= config.max_wait):
                 plan = StepPlan(step + 1, tuple(self._unscored.in_turn(ready)[: config.min_groups]))

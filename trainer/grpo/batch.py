@@ -15,6 +15,7 @@ from arttrace.trajectories import sequences
 from trainer.grpo.advantages import STD_FLOOR, Scale, group_advantages, is_floored, standard_deviation
 from trainer.grpo.selection import compared, staleness
 from trainer.learner.interface import Sample
+from trainer.policies.made_here import MadeHere
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ def make_batch(
     std_floor: float = STD_FLOOR,
     step: int = 0,
     max_staleness: int | None = None,
+    made: MadeHere | None = None,
 ) -> TrainingBatch:
     """Samples of every group with at least two complete, rewarded trajectories; targets are the tokens that a version
     of `policy` sampled (None: whoever sampled them).
@@ -72,12 +74,13 @@ def make_batch(
     A trajectory without trainable tokens keeps its place in the group's baseline but is no sample. One trajectory is
     one sample: all its sequences share one advantage, but for those of an agent that was rewarded by itself. With
     `max_staleness`, a trajectory of which any version more than so many steps older than `step` sampled a part is left
-    out: its group is compared without it.
+    out: its group is compared without it. So is one of which a version of `policy` sampled a part that is not among
+    `made` (None: any is).
     """
     chosen: list[list[tuple[Trajectory, float]]] = []
     left_out: Counter[NotTrained] = Counter()
     for group in groups:
-        scored, reasons = compared(group.trajectories, policy=policy, step=step, max_staleness=max_staleness)
+        scored, reasons = compared(group.trajectories, policy=policy, step=step, max_staleness=max_staleness, made=made)
         left_out.update(reasons)
         if scored:
             chosen.append(scored)

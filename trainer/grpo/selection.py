@@ -13,6 +13,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.sequence import NotTrained
 from arttrace.rewards.combine import is_too_large, rewards_on_one_scale
 from arttrace.store.rows.summary import TrajectorySummary
+from trainer.policies.made_here import MadeHere
 
 
 class ComparableRun(Protocol):
@@ -52,7 +53,12 @@ class Selection:
 
 
 def choose(
-    summaries: Iterable[TrajectorySummary], *, policy: str | None, step: int, max_staleness: int | None = None
+    summaries: Iterable[TrajectorySummary],
+    *,
+    policy: str | None,
+    step: int,
+    max_staleness: int | None = None,
+    made: MadeHere | None = None,
 ) -> Selection:
     """The groups that a step after version `step` can compare; see `compared`."""
     members: defaultdict[str, list[TrajectorySummary]] = defaultdict(list)
@@ -62,7 +68,7 @@ def choose(
     groups: list[Chosen] = []
     for key, runs in sorted(members.items()):
         runs.sort(key=lambda one: (one.start_ns, one.id))
-        found, reasons = compared(runs, policy=policy, step=step, max_staleness=max_staleness)
+        found, reasons = compared(runs, policy=policy, step=step, max_staleness=max_staleness, made=made)
         left_out.update(reasons)
         if found:
             counted, rewards = zip(*((one.id, reward) for one, reward in found), strict=True)
@@ -72,14 +78,19 @@ def choose(
 
 
 def compared(
-    runs: Sequence[AnyRun], *, policy: str | None, step: int, max_staleness: int | None = None
+    runs: Sequence[AnyRun],
+    *,
+    policy: str | None,
+    step: int,
+    max_staleness: int | None = None,
+    made: MadeHere | None = None,
 ) -> tuple[list[tuple[AnyRun, float]], Counter[NotTrained]]:
     """Of one group, the complete runs with rewards on one scale, at least two or none, and how many are left out by
     reason. A run that is alone in its group needs company before a reward."""
     left_out: Counter[NotTrained] = Counter()
     whole: list[AnyRun] = []
     for run in runs:
-        if reason := why_not(run, policy=policy, step=step, max_staleness=max_staleness):
+        if reason := why_not(run, policy=policy, step=step, max_staleness=max_staleness, made=made):
             left_out[reason] += 1
         else:
             whole.append(run)
@@ -97,13 +108,16 @@ def compared(
 
 
 def why_not(
-    run: ComparableRun, *, policy: str | None, step: int, max_staleness: int | None = None
+    run: ComparableRun, *, policy: str | None, step: int, max_staleness: int | None = None, made: MadeHere | None = None
 ) -> NotTrained | None:
-    """Why a run does not count whatever its reward, None when it does."""
+    """Why a run does not count whatever its reward, None when it does. `made` are the versions of the policy that there
+    are (None: any)."""
     if run.incomplete:
         return NotTrained.INCOMPLETE
     if is_too_large(run):
         return NotTrained.REWARD_TOO_LARGE
+    if made is not None and any(version not in made for version in run.policy_versions):
+        return NotTrained.NOT_MADE_HERE
     if max_staleness is not None and staleness(run, step, policy) > max_staleness:
         return NotTrained.TOO_STALE
     return None

@@ -12,6 +12,7 @@ from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
 from trainer.grpo.selection import Chosen, Selection, choose, has_tokens_of
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.made_here import made_here
 
 
 def choose_groups(
@@ -23,7 +24,8 @@ def choose_groups(
     consumed = checkpoints.consumed_ids("grpo")  # a dry run has recorded nothing
     found = store.summaries(unconsumed_by=policy, method="grpo")
     fresh = {one.id: one for one in found if one.id not in consumed and one.id not in refused}
-    choice = choose(fresh.values(), policy=policy, step=checkpoints.latest() or 0, max_staleness=max_staleness)
+    step, made = checkpoints.latest() or 0, made_here(checkpoints)
+    choice = choose(fresh.values(), policy=policy, step=step, max_staleness=max_staleness, made=made)
     if others := sum(one.id in refused and one.id not in consumed for one in found):
         choice.left_out[NotTrained.OTHER_WEIGHTS] = others
     own = tuple(one for one in choice.groups if any(has_tokens_of(fresh[id], policy) for id in one.counted))

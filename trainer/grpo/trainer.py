@@ -17,9 +17,11 @@ from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.metrics import step_numbers
 from trainer.learner.interface import Learner, OtherWeights, StepMetrics, teaches
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.made_here import made_here
 from trainer.policies.refused_runs import REFUSED_RUNS, refuse_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.engines import engines_asleep
+from trainer.step.left_out import REMEDIES
 from trainer.step.phases import Clock, Phase
 from trainer.step.retry import Retry, no_retry
 from trainer.step.version import PublishingGateway, complete_step, finish_open_step, require_recorded_versions
@@ -90,6 +92,7 @@ class PolicyTrainer:
             std_floor=self.std_floor,
             step=self.checkpoints.latest() or 0,
             max_staleness=self.max_staleness,
+            made=made_here(self.checkpoints),
         )
 
     def train_on(
@@ -165,26 +168,14 @@ _FOREIGN = """GRPO learns from what the policy itself sampled: train the policy 
 this one (`arttrace serve --policy NAME`) and run the agent again."""
 
 
-_HINTS = {
-    NotTrained.NO_REWARD: "Score them with `arttrace score`, or reward them in code with arttrace.reward(value). "
-    "What a function returns is no reward.",
-    NotTrained.REWARD_TOO_LARGE: "Give rewards of ordinary size, such as 0 to 1, and run the agent again.",
-    NotTrained.ALONE: "Run each scenario several times: GRPO compares runs of the same task.",
-    NotTrained.OTHER_WEIGHTS: "Restart `arttrace serve`, and run the agent again.",
-    NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
-    NotTrained.INCOMPLETE: "`arttrace ls` names incomplete runs: killed or still going. Run the agent again.",
-}
-"""What to do about trajectories that were left out, by the reason; what comes first is shown first."""
-
-
 def _why_no_groups(left_out: Mapping[NotTrained, int]) -> tuple[str, str]:
     if not left_out:
         return (
             "There is nothing new to train on: no trajectory that this policy has not been trained on.",
             "Run the agent again, score the runs, and train then.",
         )
-    counts = ", ".join(f"{left_out[reason]} {reason}" for reason in _HINTS if reason in left_out)
+    counts = ", ".join(f"{left_out[reason]} {reason}" for reason in REMEDIES if reason in left_out)
     return (
         f"There is nothing to train on. Trajectories left out: {counts}.",
-        " ".join(hint for reason, hint in _HINTS.items() if reason in left_out),
+        " ".join(hint for reason, hint in REMEDIES.items() if reason in left_out),
     )

@@ -1,4 +1,5 @@
-"""What training leaves out, in lines: the same for every method, before a step and in a plan of it. Pure."""
+"""What training leaves out, and what to do about it, in lines: the same for every method, before a step and in a plan.
+Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +7,22 @@ from collections.abc import Iterator, Mapping
 
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
+
+REMEDIES = {
+    NotTrained.NO_REWARD: "Score them with `arttrace score`, or reward them in code with arttrace.reward(value). "
+    "What a function returns is no reward.",
+    NotTrained.REWARD_TOO_LARGE: "Give rewards of ordinary size, such as 0 to 1, and run the agent again.",
+    NotTrained.ALONE: "Run each scenario several times: GRPO compares runs of the same task.",
+    NotTrained.OTHER_WEIGHTS: "Restart `arttrace serve`, and run the agent again. What was beyond "
+    "--max-logprob-difference is looked at again once that is larger.",
+    NotTrained.NOT_MADE_HERE: "Train with the --dir in which that version was made, or run the agent again under a "
+    "version of this one.",
+    NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
+    NotTrained.INCOMPLETE: "`arttrace ls` names incomplete runs: killed or still going. Run the agent again.",
+}
+"""What to do about trajectories that were left out, by the reason; what comes first is shown first."""
+_LASTING = (NotTrained.OTHER_WEIGHTS, NotTrained.NOT_MADE_HERE)
+"""Reasons that no more runs and no reward ends, and that are no agent's fault: the remedy is said with them."""
 
 Reasons = Mapping[str, int] | Mapping[NotTrained, int]
 """The number left out, by reason."""
@@ -20,11 +37,19 @@ def left_out_lines(
     """A line for each reason, by what it counts: trajectories and conversations that are left out, and calls whose
     tokens are not trained."""
     for count, reason in _counted(trajectories):
-        yield f"left out: {quantity(count, 'trajectory')} ({reason})"
+        remedy = f": {REMEDIES[NotTrained(reason)]}" if reason in _LASTING else ""
+        yield f"left out: {quantity(count, 'trajectory')} ({reason}){remedy}"
     for count, reason in _counted(conversations or {}):
         yield f"left out: {quantity(count, 'conversation')} ({reason})"
     for count, reason in _counted(calls or {}):
         yield f"quarantined: {quantity(count, 'call')} ({reason})"
+
+
+def lasting_lines(trajectories: Reasons, told: set[str]) -> Iterator[str]:
+    """A line for each reason that lasts and is not among `told`, which takes it."""
+    new = {reason: count for reason, count in trajectories.items() if reason in _LASTING and reason not in told}
+    told.update(new)
+    return left_out_lines(new)
 
 
 def _counted(reasons: Reasons) -> Iterator[tuple[int, str]]:

@@ -66,10 +66,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
     return data
 
 
-def fill(data: DataDir, *scenarios: str, rewards: tuple[float, ...] = (0.0, 1.0)) -> None:
+sampled = partial(research_run, policy="policy@0")
+
+
+def fill(data: DataDir, *scenarios: str, rewards: tuple[float, ...] = (0.0, 1.0), policy: str = "policy@0") -> None:
     records: list[Record] = []
     for id, scenario, value in ((f"{s}-{n}", s, value) for s in scenarios for n, value in enumerate(rewards)):
-        records += [*research_run(id, scenario=scenario), Reward(id=f"r-{id}", trajectory_id=id, value=value)]
+        records += sampled(id, scenario=scenario, policy=policy)
+        records.append(Reward(id=f"r-{id}", trajectory_id=id, value=value))
     with Store.open(data, create=True) as store:
         store.append(records)
 
@@ -173,8 +177,8 @@ def test_connections_to_the_gateway_are_closed(data: DataDir, method: str, monke
 def test_a_person_reads_in_a_dry_run_what_is_left_out_and_why(data: DataDir) -> None:
     fill(data, "equal", rewards=(0.5, 0.5))
     with Store.open(data) as store:
-        store.append(research_run("alone-0", scenario="alone"))
-        store.append([record for n in range(2) for record in research_run(f"bare-{n}", scenario="bare")])
+        store.append(sampled("alone-0", scenario="alone"))
+        store.append([record for n in range(2) for record in sampled(f"bare-{n}", scenario="bare")])
     options = ["--dir", str(data.root), "--base-model", str(data.root), "--dry-run"]
     plan = json.loads(CliRunner().invoke(command, [*options, "--json"]).stdout)
     lines = CliRunner().invoke(command, options).stdout.splitlines()
@@ -195,9 +199,9 @@ def test_what_a_step_leaves_out_is_said_before_the_model_is_loaded(
 ) -> None:
     fill(data, "equal", rewards=(0.5, 0.5))
     with Store.open(data) as store:
-        store.append(research_run("alone-0", scenario="alone"))
+        store.append(sampled("alone-0", scenario="alone"))
         for n in range(2):
-            cut = Run(f"cut-{n}", scenario="cut")
+            cut = Run(f"cut-{n}", scenario="cut", policy="policy@0")
             for at, lost in enumerate((None, ["gen_ai.output.messages"])):
                 cut.chat(f"m{at}", [message("user", "?")], message("assistant", str(n)), at=at, TRUNCATED=lost)
             store.append([*cut.end(), Reward(id=f"r-{cut.id}", trajectory_id=cut.id, value=float(n))])
@@ -250,9 +254,9 @@ def test_an_option_that_the_method_does_not_read_is_refused(data: DataDir, argum
 
 def test_only_the_groups_that_are_taken_are_built(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(data) as store:
-        store.append(research_run("alone-0", scenario="alone"))
-        store.append([record for n in range(2) for record in research_run(f"bare-{n}", scenario="bare")])
-        store.append(research_run("s-2", scenario="s"))  # which belongs to a group that is taken
+        store.append(sampled("alone-0", scenario="alone"))
+        store.append([record for n in range(2) for record in sampled(f"bare-{n}", scenario="bare")])
+        store.append(sampled("s-2", scenario="s"))  # which belongs to a group that is taken
     left_out = {"alone in its group": 1, "no reward": 3}
     assert json.loads(train(data, "--dry-run").stdout)["trajectories_left_out"] == left_out
     built: list[str] = []
@@ -335,6 +339,17 @@ def test_a_later_share_that_teaches_is_reached(data: DataDir) -> None:
     assert (first.keys(), second["version"]) == ({"skipped"}, "policy@1")
 
 
+def test_runs_of_a_version_from_elsewhere_are_left_out_with_what_to_do_about_them(data: DataDir) -> None:
+    fill(data, "copied", policy="policy@9")
+    line = "left out: 2 trajectories (sampled by a version not made here): Train with the --dir in which "
+    assert line in train(data).stderr
+    assert line in CliRunner().invoke(command, ["--dir", str(data.root), "--dry-run"]).stdout
+    assert sorted(one.trajectory_id for one in Checkpoints(data.policies, "policy").manifest(1).consumed) == [
+        "s-0",
+        "s-1",
+    ]
+
+
 def test_steps_end_before_the_runs_of_a_later_one_would_be_too_stale(data: DataDir) -> None:
     fill(data, "t", "u")
     planned = train(data, "--steps", "3", "--max-staleness", "1", "--dry-run")
@@ -348,7 +363,7 @@ def test_steps_end_before_the_runs_of_a_later_one_would_be_too_stale(data: DataD
         one.trajectory_id for step in (1, 2) for one in Checkpoints(data.policies, "policy").manifest(step).consumed
     ]
     assert sorted(trained) == ["s-0", "s-1", "t-0", "t-1", "u-0", "u-1"], "none fell out"
-    fill(data, "v", "w")
+    fill(data, "v", "w", policy="policy@1")
     one = train(data, "--steps", "2", "--max-staleness", "1")
     assert "\n1 step instead of 2" in one.stderr, "they were sampled by the version before"
 

@@ -51,7 +51,9 @@ def test_runs_that_other_weights_sampled_are_left_out_by_the_next_start(site: Si
     choice = chosen(site)
     assert [one.key for one in choice.groups] == ["g2"], "by `arttrace train` too"
     assert choice.left_out == {LEFT_OUT: 2}
-    assert site.said == []
+    [line] = site.said
+    assert line.startswith(f"left out: 2 trajectories ({LEFT_OUT}): Restart `arttrace serve`, and run the agent again")
+    assert isinstance(line, Problem)
 
 
 @pytest.mark.usefixtures("one_thread")

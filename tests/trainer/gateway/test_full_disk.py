@@ -72,8 +72,8 @@ async def test_a_disk_that_fills_up_during_a_step(
             fill(data.policies, LEFT[done.step])
 
     with Store.open(data, create=True) as store, checkpoints.only_writer():
-        for n in range(4):  # by a version that is not the current one: nobody compares what it sampled
-            store.append(recorded_group(f"g{n}", (0.0, 1.0), at=n * 2000, policy="policy@9"))
+        for n in range(4):
+            store.append(recorded_group(f"g{n}", (0.0, 1.0), at=n * 2000))
         daemon = Daemon(
             DaemonConfig.model_validate(
                 {"group_size": 2, "min_groups": 1, "poll": 0.02, "max_steps": 4, "keep": {"states": 9}}
@@ -81,7 +81,9 @@ async def test_a_disk_that_fills_up_during_a_step(
             policy="policy",
             base_model=base_model,
             store=store,
-            learner=lambda: make_learner(base_model, LearnerConfig(lora_rank=RANK, lora_alpha=RANK)),
+            learner=lambda: make_learner(
+                base_model, LearnerConfig(lora_rank=RANK, lora_alpha=RANK, max_logprob_difference=1e6)
+            ),
             gateway=FoundGateway(data, "policy"),
             stop=stop,
             say=said.append,

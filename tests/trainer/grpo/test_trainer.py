@@ -91,7 +91,7 @@ def fill(store: Store, *scenarios: str, rewards: tuple[float, ...] = (0.0, 1.0))
     for scenario in scenarios:
         for n, value in enumerate(rewards):
             id = f"{scenario}-{n}"
-            records += research_run(id, scenario=scenario)
+            records += research_run(id, scenario=scenario, policy="policy@0")
             records.append(Reward(id=f"r-{id}", trajectory_id=id, value=value))
     store.append(records)
 

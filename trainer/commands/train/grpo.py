@@ -22,6 +22,7 @@ from trainer.grpo.trainer import PolicyTrainer, require_trainable
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import teaches
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.made_here import made_here
 from trainer.policies.refused_runs import refused_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.left_out import left_out_lines
@@ -71,6 +72,7 @@ def train_grpo(
                 std_floor=std_floor,
                 step=step,
                 max_staleness=max_staleness,
+                made=made_here(checkpoints),
             )
             clock.stop()
             del groups  # not held during the step
@@ -158,6 +160,7 @@ def print_plan(
         scale=scale,
         step=checkpoints.latest() or 0,
         max_staleness=max_staleness,
+        made=made_here(checkpoints),
     )
     left_out = batch.left_out | choice.left_out
     shares, fewer = share_out(choice.groups, steps, max_staleness)
