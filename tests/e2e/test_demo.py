@@ -82,9 +82,7 @@ def assert_it_learned(data: DataDir) -> None:
     assert evaluated[0]["held-out/greedy"] == success["policy@0 greedy"].rate
     assert evaluated[recipe.STEPS]["held-out/sampled"] == success[f"policy@{recipe.STEPS} sampled"].rate
     assert 0.2 <= success["policy@0 sampled"].rate <= 0.6
-    # The teacher is wrong on "imported" goods in 59 % of its answers; the model learns 45 to 55 %, by the order in
-    # which its runs asked. Greedy, that is four kinds of six right, or five: a run asks for two.
-    assert 0.2 <= success["policy@0 greedy"].rate <= 0.75
+    assert 0.2 <= success["policy@0 greedy"].rate <= 0.6
     assert success[f"policy@{recipe.STEPS} sampled"].rate >= 0.9
     assert success[f"policy@{recipe.STEPS} greedy"].rate >= max(0.9, success["policy@0 greedy"].rate + 0.2)
 
