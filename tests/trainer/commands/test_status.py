@@ -271,7 +271,8 @@ def test_the_numbers_of_an_older_daemon_that_lack_one_are_shown(tmp_path: Path) 
 class IdleLearner:
     """Stands in for one that loads a model."""
 
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, _base_model: object, config: object, *_: object) -> None:
+        self.config = config
 
 
 def test_the_numbers_of_a_daemon_that_owns_the_store_are_beside_the_store_s_api(
