@@ -112,4 +112,7 @@ def _unreachable(error: BaseException) -> bool:
 
 
 def _key_missing(error: BaseException) -> bool:
-    return getattr(error, "status_code", None) in (401, 403) or "Missing credentials" in str(error)
+    """As the openai client says it, and as its 2.20 does, the least that litellm asks for."""
+    said = str(error)
+    none = "Missing credentials" in said or "api_key client option must be set" in said
+    return none or getattr(error, "status_code", None) in (401, 403)

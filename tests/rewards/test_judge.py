@@ -17,7 +17,7 @@ from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards import judge, judgement_key, rewards_from, ruler, ruler_score_group, score_groups
-from arttrace.rewards.judge_errors import JudgeUnavailable
+from arttrace.rewards.judge_errors import JudgeUnavailable, judge_error
 from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.system.errors import JudgeError, StoreError
 
@@ -224,6 +224,14 @@ def test_a_missing_key_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch, gro
     with pytest.raises(JudgeUnavailable, match="needs a key") as caught:
         asyncio.run(ruler_score_group(group, "openai/o3"))
     assert "OPENAI_API_KEY" in (caught.value.hint or "")
+
+
+def test_a_missing_key_as_an_older_openai_client_names_it() -> None:
+    """litellm gives it on as a server's error."""
+    error = RuntimeError(
+        "OpenAIException - The api_key client option must be set either by passing api_key to the client"
+    )
+    assert isinstance(judge_error(error, "openai/o3", {}), JudgeUnavailable)
 
 
 def test_a_model_without_a_provider(group: Group) -> None:
