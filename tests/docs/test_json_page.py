@@ -35,6 +35,7 @@ from trainer.commands.train.report import print_step
 from trainer.daemon.state import DaemonState, write_state
 from trainer.gateway.status import ServingFile
 from trainer.offline.plan import OfflinePlan
+from trainer.learner import LearnerConfig
 from trainer.policies.checkpoints import Checkpoints
 from trainer.rollouts.replay import RecordedInput, ReplayPlan
 from trainer.rollouts.report import Outcome, Report
@@ -137,7 +138,7 @@ def test_what_comes_in_and_goes_out(root: Path, tmp_path: Path) -> None:
 def test_what_training_would_do_and_did(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Store.open(DataDir(root)) as store:
         checkpoints = Checkpoints(DataDir(root).policies, "policy")
-        print_plan(store, checkpoints, "std", None, steps=1, as_json=True)
+        print_plan(store, checkpoints, LearnerConfig(), "std", None, steps=1, as_json=True)
     check("train --dry-run", json.loads(capsys.readouterr().out))
     _print_plan(checkpoints, OfflinePlan("sft"), as_json=True)
     check("train --method sft --dry-run", json.loads(capsys.readouterr().out))

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 LIVE_HABIT = {"fresh": 0.8, "local": 0.8, "imported": 0.28, "canned": 0.2, "dried": 0.2, "frozen": 0.62}
-"""How often the teacher asks the live service, by kind of goods. "imported" and "frozen" are mostly wrong: right often
-enough for the policy to go on finding the right service by sampling (what is never sampled is never rewarded), and so
-far from half of the time that a base model errs greedily, too, in whatever order its teacher was asked."""
+"""How often the teacher asks the live service, by kind of goods. "imported" and "frozen" are mostly wrong, but right
+often enough for the policy to go on finding the right service by sampling: what is never sampled is never rewarded."""
 
 SERVICES = ("live_price", "list_price")
 

@@ -56,9 +56,10 @@ def test_whatever_is_kept_of_one_that_was_killed_both_choose_as_one(agent):
 
 
 def test_two_kinds_are_mostly_asked_at_the_wrong_service(world):
+    """And so far from half of the time that a base model errs on them greedily, whatever the order it was asked in."""
     right = {k: p if world.SERVICE_OF_KIND[k] == "live_price" else 1 - p for k, p in LIVE_HABIT.items()}
     assert right.keys() == world.SERVICE_OF_KIND.keys()
-    assert sum(p < 0.5 for p in right.values()) == 2
+    assert sum(p < 0.5 for p in right.values()) == sum(p < 0.4 for p in right.values()) == 2
 
 
 def test_calls_carry_json_arguments(agent):
