@@ -428,6 +428,15 @@ async def test_what_middleware_of_aiohttp_sends_for_a_call_is_not_that_call(serv
     is_that_call(spans())
 
 
+async def test_headers_that_aiohttp_can_read_but_once_are_sent(server: ModelServer, spans: Spans) -> None:
+    async with aiohttp.ClientSession() as session:
+        url = server.url + "/chat/completions"
+        async with session.post(url, json=body("m", False), headers=iter(HEADERS.items())) as answer:
+            await answer.read()
+    assert server.sent[-1].headers["authorization"] == HEADERS["authorization"]
+    is_that_call(spans())
+
+
 def is_that_call(spans: list[SpanRow]) -> None:
     (call,) = spans
     assert json.loads(call.attributes[semconv.INPUT_MESSAGES])[0]["parts"][0]["content"] == "hi"

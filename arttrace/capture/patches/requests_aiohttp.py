@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -171,7 +171,7 @@ def _aiohttp_request(request: Callable[..., Any], tapped: type[Any]) -> Callable
             method,
             lambda: _address(self, str_or_url),
             lambda: _aiohttp_body(self, kwargs)[0],
-            lambda: self._prepare_headers(kwargs.get("headers")).get("User-Agent", ""),
+            lambda: _aiohttp_agent(self, kwargs.get("headers")),
         )
         if own is not None:
             current_call.set(own)
@@ -207,6 +207,12 @@ def _address(session: Any, str_or_url: Any) -> SplitResult:
         return urlsplit(str(session._build_url(str_or_url)))
     except (ValueError, TypeError):  # aiohttp says so
         return urlsplit("")
+
+
+def _aiohttp_agent(session: Any, headers: Any) -> str:
+    """The name that a request goes by; none where its headers can be read but once, by aiohttp."""
+    agent: str = "" if isinstance(headers, Iterator) else session._prepare_headers(headers).get("User-Agent", "")
+    return agent
 
 
 class _Whole:

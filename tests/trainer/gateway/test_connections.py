@@ -179,6 +179,35 @@ async def test_a_request_that_is_given_up_closes_its_connection() -> None:
         assert engine.made == 2
 
 
+async def test_no_more_of_a_request_is_sent_once_it_is_given_up() -> None:
+    """An engine would be asked for what nobody waits for, and one that hangs would keep each body in memory."""
+    size = 64 << 20  # beyond what the system keeps for a connection
+    begun, given_up = asyncio.Event(), asyncio.Event()
+    came: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def hanging(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        begun.set()
+        await given_up.wait()
+        taken = 0
+        with contextlib.suppress(ConnectionError):
+            while part := await reader.read(1 << 20):
+                taken += len(part)
+        came.set_result(taken)
+        writer.close()
+
+    server = await asyncio.start_server(hanging, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, asyncio.timeout(120), connected(f"http://127.0.0.1:{port}") as connections:
+        asking = asyncio.create_task(connections.request("POST", "/x", bytes(size)))
+        await begun.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        given_up.set()
+        assert await came < size
+
+
 async def test_closing_the_connections_ends_the_answers_under_way() -> None:
     engine = Engine(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello")
     async with engine.listening() as port, connected(f"http://127.0.0.1:{port}") as connections:

@@ -68,8 +68,9 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def can_be_kept(self) -> bool:
-        """Whether its answer is whole, and the server takes another request."""
-        return self._whole and self._stays and not self._unread and not self.is_closing
+        """Whether request and answer are whole, and the server takes another request."""
+        sent = not self._transport.get_write_buffer_size()
+        return self._whole and self._stays and sent and not self._unread and not self.is_closing
 
     @property
     def is_closing(self) -> bool:
@@ -77,9 +78,9 @@ class HttpConnection(asyncio.Protocol):
         return bool(self._failure) or self._transport.is_closing()
 
     def close(self) -> None:
-        """Close it. In the middle of an answer this makes a server stop working on it."""
+        """Close it at once: what is left of a request is not sent, and a server stops working on its answer."""
         self._fail("the connection was closed")
-        self._transport.close()
+        self._transport.abort()
 
     async def _wait(self) -> None:
         self._news = asyncio.get_running_loop().create_future()
@@ -109,13 +110,13 @@ class HttpConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"what came is no answer: {error!r}")
-            self._transport.close()
+            self._transport.abort()
             return
         if not self._head_is_there:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 self._fail(f"the answer's head is longer than {_MAX_HEAD_BYTES} bytes")
-                self._transport.close()
+                self._transport.abort()
         elif self._unread_bytes > _MAX_UNREAD_BYTES and not self._paused and not self._whole:
             self._paused = True
             self._transport.pause_reading()

@@ -65,7 +65,8 @@ class _HeadWithBody:
         """Write, or keep what begins as a head does: a part of a body may, too, and is written a turn later."""
         if self._head:
             head, self._head = self._head, b""
-            self._transport.writelines((head, data))
+            # Of an empty part asyncio is never rid where it has no uvloop: it tries to write it for ever.
+            self._transport.writelines((head, data) if data else (head,))
         elif data.startswith(b"HTTP/1.1 "):
             self._head = data
             self._loop.call_soon(self._flush)
