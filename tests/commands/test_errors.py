@@ -96,7 +96,7 @@ def fill(data: DataDir, runs: Mapping[str, str], rewards: Mapping[str, float] | 
     """Stores a run per id of `runs`, which maps it to its scenario, and its reward where there is one."""
     with Store.open(data, create=True) as store:
         for id, scenario in runs.items():
-            store.append(research_run(id, scenario=scenario))
+            store.append(research_run(id, scenario=scenario, policy="policy@0"))
         store.append(Reward(id=f"{id}-reward", trajectory_id=id, value=value) for id, value in (rewards or {}).items())
 
 
@@ -184,7 +184,7 @@ def test_training_on_runs_without_tokens(arttrace: Command, data: DataDir) -> No
 
     with Store.open(data, create=True) as store:
         for id, value in (("x", 0.0), ("y", 1.0)):
-            store.append([bare(span) for span in research_run(id, scenario="s")])
+            store.append([bare(span) for span in research_run(id, scenario="s", policy="policy@0")])
             store.append([Reward(id=id, trajectory_id=id, value=value)])
     arttrace("train").says("no trainable token", "let the agent call the gateway of `arttrace serve`")
 
