@@ -36,7 +36,8 @@ from trainer.commands.train import orders
 from trainer.commands.train.cli import command as train
 from trainer.commands.train.orders import OrderedGroup, OrderedTrainer, TrainOrder, parse_settings
 from trainer.daemon.config import DaemonConfig
-from trainer.gateway.status import PublishReport
+from trainer.gateway.status import PublishReport, ServingFile
+from trainer.grpo.selection import Selection
 from trainer.learner import LearnerConfig
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.reporters import Reporters
@@ -231,6 +232,27 @@ def test_a_step_by_order_is_made_where_the_learner_is(
             assert config.device is None
             assert trainer.prepare(config) is made[0]
             assert made[0].config.device == next(made[0].model.parameters()).device.type
+
+
+def test_refused_runs_are_judged_by_the_bound_of_the_precision_that_is_served(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step's bound: with another one they would be taken and refused at every order, or left out for ever."""
+    bounds: list[float] = []
+    served = ServingFile("http://127.0.0.1:9", str(base_model), "policy", 1, "", dtype="bfloat16")
+
+    def none_refused(_directory: Path, bound: float, _say: object) -> frozenset[str]:
+        bounds.append(bound)
+        return frozenset()
+
+    monkeypatch.setattr(orders, "find_serving", lambda _: served)
+    monkeypatch.setattr(orders, "refused_runs", none_refused)
+    monkeypatch.setattr(orders, "choose_groups", lambda *_: Selection((), {}))
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        answer = trainer.fill(TrainOrder(1, {}))
+        assert answer.error == "There is nothing to train on."
+        assert bounds == [trainer.prepare(parse_settings({}).learner).config.logprob_bound] == [1.0]
 
 
 def test_every_setting_of_the_command_is_known() -> None:

@@ -268,7 +268,8 @@ class OrderedTrainer:
         if groups is not None:
             yield self._step(settings, self._exactly(groups, "grpo"), gateway)
             return
-        refused = refused_runs(self._checkpoints.directory, settings.learner.logprob_bound, self._say)
+        bound = in_precision_of(settings.learner, find_serving(self._data)).logprob_bound
+        refused = refused_runs(self._checkpoints.directory, bound, self._say)
         choice = choose_groups(self._store, self._checkpoints, settings.max_staleness, refused)
         shares, fewer = share_out(choice.groups, settings.steps, settings.max_staleness)
         if not shares:
