@@ -97,7 +97,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     usage, one of an unknown model and one that failed."""
     root = tmp_path_factory.mktemp("costs")
     asked = [message("user", "why?")]
-    paid = {"policy": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
+    paid = {"POLICY_VERSION": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
     first = Run("one", entry="shop:paid")
     first.chat("a", asked, message("assistant", "a"), at=1, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **paid)
     counts = {"USAGE_INPUT_TOKENS": 10, "USAGE_OUTPUT_TOKENS": 1, "USAGE_CACHE_READ_INPUT_TOKENS": 4}
@@ -154,7 +154,7 @@ def test_commands_show_them(root: Path, tmp_path: Path) -> None:
 
 def test_bedrock_sells_models_under_its_own_names(tmp_path: Path) -> None:
     """A body of Anthropic's names the model that answered as Anthropic does."""
-    sold = {"policy": None, "PROVIDER_NAME": "aws.bedrock", "REQUEST_MODEL": "eu.n:0", "RESPONSE_MODEL": "n"}
+    sold = {"POLICY_VERSION": None, "PROVIDER_NAME": "aws.bedrock", "REQUEST_MODEL": "eu.n:0", "RESPONSE_MODEL": "n"}
     run = Run("one", entry="shop:sold")
     run.chat("a", [], message("assistant", "a"), at=1, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **sold)
     with Store.open(DataDir(tmp_path), create=True) as store:
@@ -163,7 +163,7 @@ def test_bedrock_sells_models_under_its_own_names(tmp_path: Path) -> None:
 
 
 def test_a_span_that_was_placed_in_no_run_costs_no_run_anything(tmp_path: Path) -> None:
-    paid = {"policy": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
+    paid = {"POLICY_VERSION": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
     run = Run("one", entry="shop:paid")
     run.chat("a", [], message("assistant", "a"), at=1, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **paid)
     with Store.open(DataDir(tmp_path), create=True) as store:
