@@ -79,8 +79,7 @@ class HttpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close it at once: what is left of a request is not sent, and a server stops working on its answer."""
-        self._fail("the connection was closed")
-        self._transport.abort()
+        self._give_up("the connection was closed")
 
     async def _wait(self) -> None:
         self._news = asyncio.get_running_loop().create_future()
@@ -97,6 +96,10 @@ class HttpConnection(asyncio.Protocol):
         self._failure = self._failure or why
         self._tell()
 
+    def _give_up(self, why: str) -> None:
+        self._fail(why)
+        self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The server is there."""
         self._transport = cast("asyncio.Transport", transport)
@@ -109,14 +112,12 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(f"what came is no answer: {error!r}")
-            self._transport.abort()
+            self._give_up(f"what came is no answer: {error!r}")
             return
         if not self._head_is_there:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
-                self._fail(f"the answer's head is longer than {_MAX_HEAD_BYTES} bytes")
-                self._transport.abort()
+                self._give_up(f"the answer's head is longer than {_MAX_HEAD_BYTES} bytes")
         elif self._unread_bytes > _MAX_UNREAD_BYTES and not self._paused and not self._whole:
             self._paused = True
             self._transport.pause_reading()
