@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.users_text import first_line
 from arttrace.system.errors import ServingError
 from arttrace.system.processes import signals_after_imports
+from trainer.gateway.engines.vllm.model import require_utf8
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHORT = {
@@ -32,11 +32,7 @@ def find_base_model(given: str) -> tuple[Path, str]:
     huggingface_hub's own settings count: its cache, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE.
     """
     path = Path(given).absolute()
-    if well_formed(str(path)) != str(path):
-        raise ServingError(
-            f"the path of the base model is not UTF-8: {str(path)!a}",
-            "Rename it, or name it by a link whose own path is; in a terminal that is not set to UTF-8, set it.",
-        )
+    require_utf8(path)
     if not path.exists():
         given = hub_name(given)
     if path.exists() or _NAME.fullmatch(given) is None or given.startswith("."):
