@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_environment import kept_in
 from stored_runs import store_runs, write_dataset
 
 from arttrace.system.paths import DataDir
@@ -50,7 +50,7 @@ def seen(owner: str, form: str, tmp_path: Path, *options: str, reader: str | Non
     store_runs(data, groups=3)
     file = tmp_path / f"rows.{'parquet' if form.startswith('verl') else 'jsonl'}"
     write_dataset(data, file, form, *options)
-    environments = Path(os.environ.get("ARTTRACE_FORMAT_OWNERS", tmp_path / "environments"))
+    environments = kept_in(tmp_path / "environments")
     python = environment(owner, environments) if owner in PACKAGES else Path(sys.executable)
     done = subprocess.run(
         [str(python), str(HERE / "owners.py"), reader or form, str(file)], capture_output=True, text=True, timeout=300

@@ -1,7 +1,7 @@
 """The frameworks of the table in docs/frameworks.md, each tried in an environment of its own with its real packages.
 
 python tests/frameworks/environments.py [NAME ...]: makes the environments under a temporary folder, one after the
-other (ARTTRACE_FRAMEWORKS names a folder to keep them in), runs the same small agent in each (an agent that asks
+other (TEST_ENVIRONMENTS names a folder to keep them in), runs the same small agent in each (an agent that asks
 another one, which uses a tool) against a stand-in of OpenAI's server, and prints the table.
 """
 
@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+from own_environment import kept_in  # noqa: E402
 from scripted_server import Asked, Call, Reply, Sent, serve_script  # noqa: E402
 from spool import finished_spans  # noqa: E402
 
@@ -200,7 +201,7 @@ def main() -> None:
     print(f"| framework | version | {' | '.join(COLUMNS)} |")
     print("|---" * (2 + len(COLUMNS)) + "|")
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", made))
+        folder = kept_in(Path(made))
         for name in sys.argv[1:] or FRAMEWORKS:
             with tempfile.TemporaryDirectory() as data:
                 tried = try_out(FRAMEWORKS[name], folder, Path(data))

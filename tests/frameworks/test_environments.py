@@ -15,6 +15,7 @@ import bedrock_server
 import pytest
 from collector_process import collecting
 from gemini_server import answer_of, serve_gemini
+from own_environment import kept_in
 from scripted_server import Asked, Reply, serve_script
 from spool import finished_spans
 
@@ -53,7 +54,7 @@ def test_the_table_names_what_is_tried() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", environments.FRAMEWORKS)
 def test_a_framework_as_the_table_has_it(name: str, tmp_path: Path) -> None:
-    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
+    folder = kept_in(tmp_path / "environments")
     tried = environments.try_out(environments.FRAMEWORKS[name], folder, tmp_path / "data")
     assert tried.row == claimed()[tried.framework.title]
     assert "42" in tried.printed
@@ -63,7 +64,7 @@ def run_twice(
     framework: Any, program: str, tmp_path: Path, settings: Mapping[str, str]
 ) -> tuple[list[Any], Trajectory]:
     """What a program returned bare and as a trajectory (twice.py) in its framework's environment, and that run."""
-    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
+    folder = kept_in(tmp_path / "environments")
     python = environments.environment(framework, folder)
     ours = {"PYTHONPATH": str(HERE.parents[1]), "ARTTRACE_DIR": str(tmp_path / "d"), "ARTTRACE_RAISE": "1"}
     command = [str(python), str(HERE / "twice.py"), program]
@@ -144,7 +145,7 @@ def test_the_calls_of_google_adk_by_googles_client_are_recorded_once(schema: str
 )
 def test_google_adk_sends_messages_in_log_records(settings: dict[str, str], tmp_path: Path) -> None:
     """By OpenTelemetry's exporters to the collector, without arttrace in the process."""
-    folder = Path(os.environ.get("ARTTRACE_FRAMEWORKS", tmp_path / "environments"))
+    folder = kept_in(tmp_path / "environments")
     python = environments.environment(environments.FRAMEWORKS["google_adk"], folder)
     data = DataDir(tmp_path / "d")
     with collecting(data) as (_, url):

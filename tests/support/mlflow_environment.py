@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def mlflow_python(tmp_path: Path) -> str:
-    """An interpreter that has MLflow and all that this one has; its environment is kept where ARTTRACE_FRAMEWORKS
+    """An interpreter that has MLflow and all that this one has; its environment is kept where TEST_ENVIRONMENTS
     says."""
     environment = kept_environment("mlflow", "mlflow", tmp_path)
     [packages] = environment.glob("lib/python*/site-packages")

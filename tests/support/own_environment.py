@@ -27,9 +27,14 @@ def environment(example: str, folder: Path) -> Path:
     return python
 
 
+def kept_in(folder: Path) -> Path:
+    """Where TEST_ENVIRONMENTS keeps environments from one run of the tests to the next, else `folder`."""
+    return Path(os.environ.get("TEST_ENVIRONMENTS") or folder)
+
+
 def kept_environment(name: str, package: str, tmp_path: Path) -> Path:
-    """An environment with a package, kept where ARTTRACE_FRAMEWORKS says, else in `tmp_path`."""
-    environment = Path(os.environ.get("ARTTRACE_FRAMEWORKS") or tmp_path) / name
+    """An environment with a package, kept where TEST_ENVIRONMENTS says, else in `tmp_path`."""
+    environment = kept_in(tmp_path) / name
     python = environment / "bin" / "python"
     if not (environment / "made").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True, timeout=300)
