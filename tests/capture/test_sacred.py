@@ -160,7 +160,7 @@ class Program:
         await asyncio.sleep(0)
         call.cancel()
         (cancelled,) = await asyncio.gather(call, return_exceptions=True)
-        return [answer, *chunks, type(cancelled)]
+        return [answer, *chunks, (type(cancelled), type(cancelled.__cause__))]
 
     async def collect(self) -> list[Any]:
         async def generator() -> AsyncIterator[int]:
