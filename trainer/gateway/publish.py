@@ -260,22 +260,30 @@ class Publisher:
         return _Brought(difference, loaded - began)
 
     async def _load(self, replica: Replica, upstream: Upstream, version: Version) -> None:
-        model, path = version.engine_model, str(version.path)
+        try:
+            await self._load_anew(upstream, version.engine_model, str(version.path))
+        except EngineGone:
+            raise
+        except ServingError as error:
+            hint = "Serve with --vllm-arg=--max-lora-rank=N." if "max_lora_rank" in error.message else None
+            raise ServingError(f"{version.name} could not be loaded: {error.message}", hint) from error
+        replica.digests[version.name] = version.digest
+        replica.loaded.add(version.name)
+
+    @staticmethod
+    async def _load_anew(upstream: Upstream, model: str, path: str) -> None:
+        """Load an adapter, be the engine one that outlived an earlier gateway and holds it: it takes no name twice."""
         try:
             await upstream.load_adapter(model, path)
         except EngineGone:
             raise
-        except ServingError as error:
-            # An engine that outlived an earlier gateway may still hold it, and takes no name twice.
+        except ServingError:
             held = (await upstream.models()).get(model)
             if held is None:
-                hint = "Serve with --vllm-arg=--max-lora-rank=N." if "max_lora_rank" in error.message else None
-                raise ServingError(f"{version.name} could not be loaded: {error.message}", hint) from error
+                raise
             if held != path:  # where it was is nothing any more, or another's
                 await upstream.unload_adapter(model)
                 await upstream.load_adapter(model, path)
-        replica.digests[version.name] = version.digest
-        replica.loaded.add(version.name)
 
     async def _unload_strangers(self, replica: Replica, upstream: Upstream) -> None:
         """Versions that the engine was given before it was lost: those that are not served any more go."""

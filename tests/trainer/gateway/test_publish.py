@@ -163,6 +163,17 @@ async def test_a_version_that_cannot_be_loaded_leaves_the_old_one_serving(site: 
     assert (await site.publish(2, write_adapter(site.directory / "c", b"w2"))).status_code == 200
 
 
+async def test_a_version_that_cannot_be_loaded_in_place_of_what_the_engine_holds_is_named_with_what_to_do(
+    site: Site,
+) -> None:
+    """An engine that outlived its gateway holds the name already: it is loaded a second time, and refused then."""
+    site.engine.adapters["policy@2"] = "/where/it/was"
+    refused = (await site.publish(2, write_adapter(site.directory / "b", b"refuse me"))).json()["error"]
+    assert ("load", "policy@2") in site.engine.log[site.engine.log.index(("unload", "policy@2")) :]
+    assert refused["message"].startswith("policy@2 could not be loaded: the serving engine refused /v1/load_lora")
+    assert "--max-lora-rank" in refused["hint"]
+
+
 async def test_an_engine_that_dies_while_it_loads_a_version_is_waited_for(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
