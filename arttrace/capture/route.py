@@ -11,7 +11,7 @@ from arttrace.capture.base.routes import Route, SamplingFields, sampling_fields
 from arttrace.capture.calls import routing
 from arttrace.capture.context.flow import Blocks, OpenRoute, current_flow, set_flow
 from arttrace.capture.patches import hooks
-from arttrace.system.addresses import is_http
+from arttrace.system.addresses import is_http, without_login
 from arttrace.system.errors import ArttraceError
 
 
@@ -74,7 +74,7 @@ def route(
     address = base_url or os.environ.get("ARTTRACE_POLICY_URL", "")
     if not is_http(address):
         raise ArttraceError(
-            f"the route of {model!r} names no server: {address!r}",
+            f"the route of {model!r} names no server: {without_login(address)!r}",
             'Give it: arttrace.route(model, to="policy:latest", base_url="http://127.0.0.1:8000/v1")',
         )
     hooks.install()

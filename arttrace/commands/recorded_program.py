@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
 
 from arttrace.records.values.units import quantity
-from arttrace.system.addresses import needs_certificates
+from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
 from arttrace.system.exit_status import how_ended
 from arttrace.system.private_files import users_umask
 from arttrace.system.processes import tell
@@ -55,7 +54,7 @@ class PolicyGateway:
     @property
     def host(self) -> str:
         """Its host and port, for display."""
-        return urlsplit(self.server).netloc.rpartition("@")[2]
+        return without_login(self.server).partition("//")[2].partition("/")[0]
 
     def client(self) -> httpx.Client:
         """A client of the gateway."""
@@ -65,10 +64,12 @@ class PolicyGateway:
 
     def problem(self) -> NoGateway | None:
         """Why it cannot record a program; None when it can."""
+        if why := why_never_asked(self.server, self.key):
+            return NoGateway(why, "Name where `arttrace serve` runs, and its key: ARTTRACE_POLICY_API_KEY.")
         try:
             with self.client() as client:
                 answer = client.get(f"{self.server}/v1/models")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.HTTPError as error:
             return NoGateway(str(error) or type(error).__name__, "Start `arttrace serve`, or name where it runs.")
         if answer.status_code == 401:
             return NoGateway(

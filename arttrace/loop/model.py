@@ -19,7 +19,7 @@ from arttrace.loop.gather import TrajectoryGroup
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.trajectory import Trajectory as Recorded
-from arttrace.system.addresses import needs_certificates
+from arttrace.system.addresses import needs_certificates, why_never_asked
 from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
@@ -302,13 +302,19 @@ class TrainableModel(Model):
         """
         self._require_registered()
         url = f"{str(self.inference_base_url).removesuffix('/v1')}/arttrace/status"
-        headers = {"authorization": f"Bearer {self.inference_api_key or api_key()}"}
+        key = self.inference_api_key or api_key()
+        refused = f"the gateway of {self.name} does not report its step"
+        if why := why_never_asked(url, key):
+            raise ServingError(f"{refused}: {why}")
         try:
+            headers = {"authorization": f"Bearer {key}"}
             verify = needs_certificates(url)
             answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False, verify=verify)
-            return ServedStep(answer.raise_for_status().json()["step"])
+            if answer.status_code != httpx.codes.OK:
+                raise ServingError(f"{refused}: it answers {answer.status_code}")
+            return ServedStep(answer.json()["step"])
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            raise ServingError(f"the gateway of {self.name} does not report its step: {error}") from error
+            raise ServingError(f"{refused}: {error}") from error
 
 
 class ServedStep(int):

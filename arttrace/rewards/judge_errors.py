@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from arttrace.capture.export.shipping.otlp_client import seconds_to_wait
+from arttrace.system.addresses import why_never_asked, without_login
 from arttrace.system.errors import JudgeError, MayPass
 
 _MAX_RETRY_AFTER_S = 60.0
@@ -53,7 +54,10 @@ def tokens_read(error: BaseException) -> int | None:
 def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> JudgeError:
     """`error` as cause and hint; JudgeUnavailable when any other group would fail alike."""
     base = params.get("api_base")
-    judge, why = f"the judge {model}{f' at {base}' if base else ''}", short_cause(error, params)
+    judge = f"the judge {model}{f' at {without_login(base)}' if base else ''}"
+    if base and (unreadable := why_never_asked(base, None)):  # of which the provider's client quotes a part
+        return JudgeUnavailable(f"{judge} cannot be asked: {unreadable}", "Correct --judge-base-url.")
+    why = short_cause(error, params)
     if _key_missing(error):
         return JudgeUnavailable(
             f"{judge} needs a key, or refuses the one it got: {why}",
@@ -88,8 +92,10 @@ def judge_error(error: BaseException, model: str, params: Mapping[str, Any]) -> 
 
 
 def short_cause(error: BaseException, params: Mapping[str, Any]) -> str:
-    """What the provider said, in one bounded line without keys."""
+    """What the provider said, in one bounded line without keys, or the login of the judge's address."""
     text = " ".join(str(error).split())
+    if base := params.get("api_base"):
+        text = text.replace(base, without_login(base))
     given = [str(value) for name, value in params.items() if "key" in name or "token" in name]
     environment = [value for name, value in os.environ.items() if name.endswith(_SECRET_NAMES)]
     for secret in (*given, *environment):

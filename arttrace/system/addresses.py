@@ -1,12 +1,15 @@
-"""Addresses of servers: which are the loopback interface's, and which are asked by plain HTTP."""
+"""Addresses of servers: which are the loopback interface's, which are asked by plain HTTP, and the logins in them."""
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from functools import lru_cache
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 _PORTS = {"http": ":80", "https": ":443"}
+_PARTS = re.compile(r"((?:[a-z][a-z0-9+.-]*:)?//|)([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 def is_loopback(host: str) -> bool:
@@ -42,8 +45,9 @@ def why_never_asked(url: str, key: str | None) -> str | None:
         if not parts.hostname or parts.port == 0:
             return "the address names no host, or port 0"
         parts.hostname.encode("idna")
-    except ValueError as error:
-        return f"the address cannot be read: {error}"
+    except ValueError as error:  # whose text quotes what may be of a password
+        why = "is what its login holds of / ? # @ [ and ] percent-encoded?" if "@" in url else error
+        return f"the address cannot be read: {why}"
     if key and not (key.isascii() and key.isprintable()):
         return "the key has letters beyond ASCII or a line break, which no header can have"
     return None
@@ -57,9 +61,28 @@ def with_plain_port(url: str) -> str:
 
 
 def without_login(url: str) -> str:
-    """An address as it may be shown: without what stands before an @ in its place of the host, if there is any."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else url
+    """An address as it may be shown, be it one that can be asked or not: without what stands before an @ in its place
+    of the host. Where an @ comes later, behind what may be a login with a / ? or # that is not percent-encoded, all
+    before it is "[secret]". A socket's path (unix:...) has no login."""
+    if url[:5].lower() == "unix:":
+        return url
+    scheme, place, path = _PARTS.match(url).groups()  # type: ignore[union-attr]  # each of the three may be empty
+    before, at, after = path.rpartition("@")
+    if at and ":" in place + before:
+        return f"{scheme}[secret]@{after}"
+    return scheme + place.rpartition("@")[2] + path
+
+
+def basic_authorization(user: str, password: str) -> str:
+    """The value of an Authorization or Proxy-Authorization header that says a login (RFC 7617), in UTF-8."""
+    return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+
+
+def login_of(address: SplitResult) -> str | None:
+    """The value of the header that says the login in an address, None where it has none."""
+    if not (address.username or address.password):
+        return None
+    return basic_authorization(unquote(address.username or ""), unquote(address.password or ""))
 
 
 def written_plainly(url: str) -> str:

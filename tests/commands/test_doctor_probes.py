@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
+from answering_site import answering
 from chat_server import completion
 from click.testing import CliRunner
 from collector_process import collecting
@@ -40,35 +37,6 @@ def doctor(root: Path, *options: str, code: int) -> dict[str, dict[str, str]]:
     assert done.exit_code == code, done.output
     assert KEY not in done.output
     return {check["name"]: check for check in json.loads(done.stdout)}
-
-
-@contextmanager
-def answering(answer: Callable[[str], tuple[int, str, bytes]]) -> Iterator[str]:
-    """A server that gives this answer to whatever it is asked; its base URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length") or 0))
-            status, kind, body = answer(self.path)
-            self.send_response(status)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            with contextlib.suppress(OSError):  # it was given up
-                self.wfile.write(body)
-
-        do_GET = do_POST
-
-        def log_message(self, format: str, *arguments: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_a_judge_that_answers(tmp_path: Path, judge_server: Any) -> None:

@@ -240,7 +240,9 @@ class Gateway:
     async def _status(self, _order: AdminRequest) -> GatewayStatus:
         policies, replicas = self.policies, self.pool.replicas
         engines = [
-            EngineStatus(each.state, each.upstream.address.url if each.upstream else None, each.restarts, each.requests)
+            EngineStatus(
+                each.state, each.upstream.address.shown if each.upstream else None, each.restarts, each.requests
+            )
             for each in replicas
         ]
         shown = next((each for each in engines if each.state == "ready"), engines[0])

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.system.addresses import needs_certificates
+from arttrace.system.addresses import needs_certificates, without_login
 from arttrace.system.errors import MayPass, ServingError
 from arttrace.system.journal.lock import lives_and_holds
 from arttrace.system.paths import DataDir
@@ -43,6 +43,7 @@ class GatewayClient:
         key = api_key or os.environ.get("ARTTRACE_API_KEY")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url = url.rstrip("/").removesuffix("/v1")
+        self.shown = without_login(self.url)
         verify = needs_certificates(url)
         self._client = httpx.Client(
             base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=verify
@@ -93,7 +94,7 @@ class GatewayClient:
         try:
             return msgspec.json.decode(self._call(method, path, body), type=kind)
         except UNREADABLE as error:
-            raise ServingError(f"what answers at {self.url}{path} is no gateway of this version: {error}") from None
+            raise ServingError(f"what answers at {self.shown}{path} is no gateway of this version: {error}") from None
 
     def _call(self, method: str, path: str, body: Any = None, *, timeout_s: float = _TIMEOUT_S) -> bytes:
         try:
@@ -105,7 +106,7 @@ class GatewayClient:
         return response.content
 
     def _gone(self, error: httpx.TransportError) -> GatewayGone:
-        return GatewayGone(f"the gateway at {self.url} does not answer: {error}", _START)
+        return GatewayGone(f"the gateway at {self.shown} does not answer: {error}", _START)
 
     def _refused(self, path: str, response: httpx.Response) -> ServingError:
         kind = GatewayGone if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else ServingError
@@ -114,7 +115,7 @@ class GatewayClient:
             message = str(reason["message"])
             return (NotDrained if reason.get("type") == "not_drained" else kind)(message, reason.get("hint"))
         except (*UNREADABLE, KeyError, TypeError):
-            return ServingError(f"{self.url}{path} answered {response.status_code}: is it a gateway?")
+            return ServingError(f"{self.shown}{path} answered {response.status_code}: is it a gateway?")
 
 
 def find_serving(data: DataDir) -> ServingFile | None:

@@ -17,7 +17,7 @@ import msgspec
 import uvicorn
 
 from arttrace.store.server.owner import listen
-from arttrace.system.addresses import is_http, is_loopback
+from arttrace.system.addresses import is_http, is_loopback, without_login
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.files import replace_file
 from arttrace.system.journal.lock import acquire
@@ -97,7 +97,7 @@ def serve(options: ServeOptions, *, say: Say, ready: Callable[[ServingFile, Poli
     for url in options.vllm_urls:
         if not is_http(url) and not url.lower().startswith("unix:"):
             raise ServingError(
-                f"{url} is no address of an engine",
+                f"{without_login(url)} is no address of an engine",
                 "Write http://HOST:PORT, or unix:PATH for a socket in the file system.",
             )
     with (

@@ -80,14 +80,14 @@ class Supervisor:
                 self._say(shorter)
         else:
             address = EngineAddress(self._url, os.environ.get("VLLM_API_KEY"))
-            self._say(f"using the engine at {address.url}")
+            self._say(f"using the engine at {address.shown}")
         upstream = Upstream(address)
         try:
             await self._until_healthy(upstream)
             await self._check_identity(upstream)
             if self._engine.sleep and await upstream.sleeps() is None:
                 raise ServingError(
-                    f"the engine at {address.url} cannot sleep",
+                    f"the engine at {address.shown} cannot sleep",
                     "Start it with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1, or serve without "
                     "--sleep-while-training.",
                 )
@@ -206,7 +206,7 @@ class Supervisor:
             self._raise_if_dead()
             if time.monotonic() > deadline:
                 raise ServingError(
-                    f"the engine at {upstream.address.url} does not answer /health",
+                    f"the engine at {upstream.address.shown} does not answer /health",
                     f"See {self._log}." if self._process else "Start it, or leave --vllm-url out.",
                 )
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -216,7 +216,7 @@ class Supervisor:
         expected = self._engine.shape.name if self._process is None else self._process.marker
         if expected not in served:
             raise ServingError(
-                f"the server at {upstream.address.url} is not the expected engine: it serves {sorted(served)}",
+                f"the server at {upstream.address.shown} is not the expected engine: it serves {sorted(served)}",
                 "Start it with --served-model-name and the base model's directory name."
                 if self._process is None
                 else "Something else listens at vLLM's socket; start again.",

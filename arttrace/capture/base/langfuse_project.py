@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import re
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from arttrace.capture.base.receiver import Receiver, parts_of
-from arttrace.system.addresses import why_never_asked
+from arttrace.system.addresses import basic_authorization, why_never_asked, without_login
 from arttrace.system.errors import ArttraceError
 from arttrace.wire.content import secrets
 
@@ -44,7 +43,7 @@ class Connection:
         parts = parts_of(url)
         if parts.scheme not in ("http", "https") or why_never_asked(url, None):
             raise ArttraceError(
-                f"{url!r} is not the address of a Langfuse server",
+                f"{without_login(url)!r} is not the address of a Langfuse server",
                 "Set LANGFUSE_BASE_URL to one, such as " + CLOUD + ".",
             )
         environment = environ.get("LANGFUSE_TRACING_ENVIRONMENT") or None
@@ -54,6 +53,11 @@ class Connection:
                 "LANGFUSE_TRACING_ENVIRONMENT is at most 40 of a-z, 0-9, - and _, and does not begin with langfuse.",
             )
         return cls(url, public, secret, environment, environ.get("LANGFUSE_RELEASE") or None)
+
+    @property
+    def shown(self) -> str:
+        """The server's address for people: without a login."""
+        return without_login(self.url)
 
     @property
     def receiver(self) -> Receiver:
@@ -73,4 +77,4 @@ class Connection:
     @property
     def authorization(self) -> str:
         """The value of the header: basic, public key and secret key."""
-        return "Basic " + base64.b64encode(f"{self.public_key}:{self.secret_key}".encode()).decode()
+        return basic_authorization(self.public_key, self.secret_key)

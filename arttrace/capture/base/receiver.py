@@ -6,7 +6,6 @@ general ones, `/v1/traces` is appended to the general endpoint alone, headers ar
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from arttrace.system.addresses import why_never_asked, written_plainly
+from arttrace.system.addresses import login_of, why_never_asked, written_plainly
 from arttrace.system.errors import ArttraceError
 
 Compression = Literal["gzip", "none"]
@@ -106,10 +105,8 @@ class Receiver:
         found = {"content-type": "application/x-protobuf", "user-agent": "arttrace"}
         if self.compression == "gzip":
             found["content-encoding"] = "gzip"
-        url = parts_of(self.url)
-        if url.username is not None:
-            login = f"{unquote(url.username)}:{unquote(url.password or '')}"
-            found["authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+        if (login := login_of(parts_of(self.url))) is not None:
+            found["authorization"] = login
         for name, value in self.headers.items():
             if not is_header(name, value):
                 raise ArttraceError(

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from arttrace.system.addresses import without_login
 from arttrace.system.errors import ArttraceError
 
 SamplingFields = Literal["request", "policy"]
@@ -54,8 +55,10 @@ def parse_routes(text: str) -> list[Route]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         match = _ENTRY.fullmatch(entry)
         if match is None:
+            before, slashes, address = entry.partition("//")
             raise ArttraceError(
-                f"{entry!r} is no route", "Write model=policy@url: gpt-4o=policy:latest@http://127.0.0.1:8000/v1"
+                f"{before + without_login(slashes + address)!r} is no route",
+                "Write model=policy@url: gpt-4o=policy:latest@http://127.0.0.1:8000/v1",
             )
         url = match["url"].rstrip("/")
         found.append(Route(match["model"], match["to"], url, key, match["agent"], sampling_fields(None)))

@@ -50,7 +50,7 @@ from arttrace.capture.base.remote_context import of_process
 from arttrace.capture.base.sample_rate import Sample, as_rate
 from arttrace.capture.base.variables import unread_for_the_first_time
 from arttrace.records.values.units import age_ns, size_bytes
-from arttrace.system.addresses import is_http, written_plainly
+from arttrace.system.addresses import is_http, without_login, written_plainly
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir, endpoints
 from arttrace.wire.content import ContentMode, Mask
@@ -190,7 +190,7 @@ class Settings:
             logger.warning(
                 "arttrace: endpoint: %.100r is not a URL of the form http://host:port; what is recorded waits in %s. "
                 "Set ARTTRACE_ENDPOINT, or init(endpoint=...), to the collector's base URL",
-                collector_url.rpartition("@")[2],
+                without_login(collector_url),
                 data.outbox,
             )
         return cls(
@@ -302,7 +302,7 @@ def _urls(given: Sequence[str]) -> tuple[str, ...]:
             urls.append(written_plainly(said))
         else:
             message = "arttrace: trainable: %.100r is no URL of the form http://host:port/v1; it is left out"
-            logger.warning(message, said.rpartition("@")[2])
+            logger.warning(message, without_login(said))
     return tuple(urls)
 
 

@@ -67,7 +67,7 @@ def push_command(
         pushed = push(store, client, connection, sent, wanted, with_scores=scores, progress=progress)
         project_id = client.project()
     if project_id is not None:
-        project = Project(connection.url, project_id)
+        project = Project(connection.shown, project_id)
         project.save(data, connection)
         pages = links(data, pushed.run) if pushed.run else []
         pushed.url = pages[0] if len(pages) == 1 else project.traces
@@ -90,7 +90,7 @@ def _show_pushed(pushed: Pushed, connection: Connection) -> None:
         return
     click.echo(
         f"{quantity(pushed.runs, 'run')} ({quantity(pushed.spans, 'span')}) and {quantity(pushed.scores, 'score')} "
-        f"sent to {connection.url}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")
+        f"sent to {connection.shown}" + (f"; {pushed.known} of the runs were there" if pushed.known else "")
     )
     if pushed.unreadable:
         lines = quantity(pushed.unreadable, "line")

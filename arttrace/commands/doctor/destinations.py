@@ -15,7 +15,6 @@ from arttrace.capture.base.receiver import Receiver
 from arttrace.capture.base.settings import Settings, langfuse_is_wanted
 from arttrace.capture.export.shipping.otlp_client import OtlpClient
 from arttrace.commands.doctor.check import Check
-from arttrace.system.addresses import without_login
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import one_line
@@ -81,7 +80,7 @@ def langfuse(_data: DataDir) -> Iterator[Check]:
     except ArttraceError as error:
         yield Check("langfuse", bad, line(error.message), error.hint or "")
         return
-    at = line(without_login(connection.url))
+    at = line(connection.shown)
     try:
         answer = httpx.get(
             f"{connection.url}/api/public/projects",

@@ -24,7 +24,7 @@ from arttrace.commands.shared.extras import is_missing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.units import quantity
-from arttrace.system.addresses import needs_certificates
+from arttrace.system.addresses import needs_certificates, without_login
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.wire import Exchange, decode
@@ -136,7 +136,7 @@ def _arrived(data: DataDir, endpoint: str, span: SpanRow) -> Check:
 
 def ask_for_tokens(base_url: str, key: str | None) -> Check:
     """Asks a model server for one token, as a routed call does, and whether its ids come with it."""
-    name, base = "token ids of an answer", base_url.rstrip("/")
+    name, base, shown = "token ids of an answer", base_url.rstrip("/"), line(without_login(base_url.rstrip("/")))
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         with httpx.Client(headers=headers, timeout=_ENGINE_TIMEOUT_S, verify=needs_certificates(base)) as client:
@@ -145,26 +145,26 @@ def ask_for_tokens(base_url: str, key: str | None) -> Check:
             answer = client.post(f"{base}/chat/completions", json=request)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "Start it, or check its address, which mostly ends in /v1."
-        return Check(name, "error", f"{base} does not answer ({type(error).__name__})", hint)
+        return Check(name, "error", f"{shown} does not answer ({type(error).__name__})", hint)
     except (msgspec.MsgspecError, ValueError, IndexError):
         hint = "Check its address, which mostly ends in /v1, and its key."
-        return Check(name, "error", f"{base}/models lists no models", hint)
+        return Check(name, "error", f"{shown}/models lists no models", hint)
     kept = picked(answer.headers, KEPT_RESPONSE_HEADERS)
     kept.pop("content-encoding", None)
     decoded = decode(Exchange(msgspec.json.encode(request), answer.status_code, kept, answer.content))
     if answer.status_code != httpx.codes.OK:
         hint = "Check its key, and its log. Engines that know no `return_token_ids` and refuse it give no token ids."
-        return Check(name, "error", f"{line(model)} at {base} answers {answer.status_code}", hint)
+        return Check(name, "error", f"{line(model)} at {shown} answers {answer.status_code}", hint)
     if decoded.failure is not None:
         hint = "Check its address, which mostly ends in /v1: a proxy or a login may answer in its stead."
-        return Check(name, "error", f"what {base} answers is not a chat completion", hint)
+        return Check(name, "error", f"what {shown} answers is not a chat completion", hint)
     missing = [words for attribute, words in _NEEDED.items() if not decoded.attributes.get(attribute)]
     if missing:
         hint = (
             "Serve the model with `arttrace serve` or vLLM: other engines' answers can be judged, and not trained on."
         )
-        return Check(name, "warning", f"{line(model)} at {base} answers without {', '.join(missing)}", hint)
-    return Check(name, "ok", f"{line(model)} at {base}")
+        return Check(name, "warning", f"{line(model)} at {shown} answers without {', '.join(missing)}", hint)
+    return Check(name, "ok", f"{line(model)} at {shown}")
 
 
 _NEEDED = {

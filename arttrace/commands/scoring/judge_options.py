@@ -12,6 +12,7 @@ import click
 from arttrace.commands.shared.options import require_address
 from arttrace.commands.shared.typed_text import as_typed
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
+from arttrace.system.addresses import without_login
 from arttrace.system.files import written_text
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -38,7 +39,8 @@ def judge_params(judge: str, base_url: str | None) -> dict[str, Any]:
     if judge.startswith("openai/") and not base_url and elsewhere:
         # The agent's address, exported in the same shell, would be the judge's as well.
         click.echo(
-            f"note: the judge is asked at $OPENAI_BASE_URL, {elsewhere}; unset it to ask OpenAI itself", err=True
+            f"note: the judge is asked at $OPENAI_BASE_URL, {without_login(elsewhere)}; unset it to ask OpenAI itself",
+            err=True,
         )
     return {"api_base": base_url} if base_url else {}
 

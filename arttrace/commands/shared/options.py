@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from arttrace.commands.shared.progress import with_reading_progress
-from arttrace.system.addresses import is_http
+from arttrace.system.addresses import is_http, without_login
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import written_text
 from arttrace.system.paths import DataDir, beside_another
@@ -46,7 +46,7 @@ dir_option: _Decorator = click.option(
 def require_address(value: str, such_as: str) -> None:
     """Raises click.BadParameter for what is no HTTP address."""
     if not is_http(value):
-        raise click.BadParameter(f"{value!r} is not an address such as {such_as}")
+        raise click.BadParameter(f"{without_login(value)!r} is not an address such as {such_as}")
 
 
 def _remember(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:

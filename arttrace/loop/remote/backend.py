@@ -68,14 +68,14 @@ class ServerBackend:
         served = await self._connection.status()
         if served.policy != model.name:
             raise ServingError(
-                f"the server at {self._connection.url} serves the policy {served.policy}, not {model.name}",
+                f"the server at {self._connection.shown} serves the policy {served.policy}, not {model.name}",
                 f"Start it with --policy {model.name} (POLICY={model.name} in a container), or call the model "
                 f"{served.policy}.",
             )
         named = str(model.base_model).rstrip("/")
         if served.base_model not in (named, named.rpartition("/")[2], Path(named).name):
             raise ServingError(
-                f"the server at {self._connection.url} serves {served.base_model}, not {model.base_model}",
+                f"the server at {self._connection.shown} serves {served.base_model}, not {model.base_model}",
                 "Start it with --model, or name its model as base_model here.",
             )
         if model.project is not None:
@@ -132,7 +132,7 @@ class ServerBackend:
             ServingError: Always, with the command.
         """
         raise ServingError(
-            f"the versions of {model.name} lie on the server at {self._connection.url}",
+            f"the versions of {model.name} lie on the server at {self._connection.shown}",
             f"There: arttrace policies --dir checkpoints prune {model.name} --keep-best {keep_best} "
             f"--keep-latest {keep_latest}",
         )

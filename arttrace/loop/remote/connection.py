@@ -18,7 +18,7 @@ from arttrace.loop.model import api_key as key_of_environment
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.users_text import first_line
-from arttrace.system.addresses import is_http, needs_certificates, why_never_asked
+from arttrace.system.addresses import is_http, needs_certificates, why_never_asked, without_login
 from arttrace.system.errors import ServingError, TrainingError
 
 T = TypeVar("T")
@@ -61,9 +61,11 @@ class ServerConnection:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         if not is_http(url):
             raise ServingError(
-                f"the address {url!r} begins with neither http:// nor https://", 'Such as "http://gpu-box:8000".'
+                f"the address {without_login(url)!r} begins with neither http:// nor https://",
+                'Such as "http://gpu-box:8000".',
             )
         self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
+        self.shown = without_login(self.url)
         self.api_key = api_key or key_of_environment()
         if why := why_never_asked(self.url, self.api_key):
             raise ServingError(
@@ -135,7 +137,7 @@ class ServerConnection:
         while status.state == "running":
             status = await self._order("/arttrace/train/wait", json.dumps({"order": order, "lines": status.lines}))
             for line in status.said:
-                print(f"{self.url}: {line}", file=sys.stderr, flush=True)
+                print(f"{self.shown}: {line}", file=sys.stderr, flush=True)
         if status.error:
             raise TrainingError(status.error, status.hint)
         return status.steps
@@ -147,7 +149,9 @@ class ServerConnection:
         try:
             return msgspec.json.decode(answer, type=kind)
         except UNREADABLE as error:
-            raise ServingError(f"what {self.url} answers cannot be read ({error}): is it arttrace's server?") from error
+            raise ServingError(
+                f"what {self.shown} answers cannot be read ({error}): is it arttrace's server?"
+            ) from error
 
     async def _ask(self, method: str, path: str, *, content: bytes = b"", kind: str = "application/json") -> bytes:
         """The server's answer. Every request may be sent again, so a broken connection is not a failure yet."""
@@ -167,13 +171,13 @@ class ServerConnection:
                 unmet = isinstance(error, httpx.ConnectError) and not self._answered
                 if unmet or time.monotonic() > until:
                     raise ServingError(
-                        f"the server at {self.url} does not answer: {first_line(error)}",
+                        f"the server at {self.shown} does not answer: {first_line(error)}",
                         "Start it there: python -m arttrace.server --model MODEL",
                     ) from error
                 await asyncio.sleep(1.0)
         if answer.status_code == httpx.codes.OK:
             return answer.content
-        raise _refused(self.url, path, answer)
+        raise _refused(self.shown, path, answer)
 
 
 def _refusal(answer: httpx.Response) -> tuple[str, str | None] | None:

@@ -15,7 +15,7 @@ from arttrace.capture.base.langfuse_project import Connection
 from arttrace.capture.export.shipping.otlp_client import read_answer, seconds_to_wait
 from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.system.addresses import needs_certificates
+from arttrace.system.addresses import needs_certificates, without_login
 from arttrace.system.errors import ArttraceError, MayPass
 from arttrace.wire.content import secrets
 
@@ -61,7 +61,7 @@ class LangfuseClient:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`say` is called with a line about each wait; at most `requests_per_minute` are made."""
-        self._at = connection.url
+        self._at = connection.shown
         self._http = httpx.Client(
             base_url=connection.url,
             headers={"authorization": connection.authorization, "user-agent": "arttrace"},
@@ -248,7 +248,7 @@ def _json(answer: httpx.Response) -> Any:
         is_page = "html" in answer.headers.get("content-type", "") or answer.content.lstrip()[:1] == b"<"
         what = "a web page" if is_page else "no JSON"
         raise LangfuseError(
-            f"{answer.request.url.copy_with(query=None)} answered {what}",
+            f"{without_login(str(answer.request.url.copy_with(query=None)))} answered {what}",
             "Is LANGFUSE_BASE_URL that of a Langfuse server, and is no proxy in between?",
         ) from None
 

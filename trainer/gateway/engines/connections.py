@@ -6,14 +6,13 @@ import asyncio
 import errno
 import socket
 import ssl
-from base64 import b64encode
 from collections import deque
 from collections.abc import Mapping
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohappyeyeballs
 
-from arttrace.system.addresses import needs_certificates, why_never_asked
+from arttrace.system.addresses import login_of, needs_certificates, why_never_asked
 from trainer.gateway.engines.http_connection import BrokenOff, HttpConnection
 
 __all__ = ["BrokenOff", "Connections", "EngineResponse", "NotConnected"]
@@ -51,9 +50,8 @@ class Connections:
         self._ssl = ssl.create_default_context() if needs_certificates(url) else None
         self._host, self._port = host, parts.port or (80 if self._ssl is None else 443)
         self._path = quote(parts.path, safe="/%:@!$&'()*+,;=~")
-        if parts.username is not None and "authorization" not in headers:
-            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            headers = {**headers, "authorization": f"Basic {b64encode(user.encode()).decode()}"}
+        if (login := login_of(parts)) is not None:
+            headers = {"authorization": login, **headers}
         authority = (f"[{host}]" if ":" in host else host) + ("" if parts.port is None else f":{parts.port}")
         lines = [f"Host: {authority}", *(f"{name}: {value}" for name, value in headers.items())]
         self._headers = "".join(f"{line}\r\n" for line in lines)

@@ -6,7 +6,6 @@ tests put in place of them, ever sees it.
 
 from __future__ import annotations
 
-import base64
 import http.client
 import math
 import ssl
@@ -17,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -26,7 +25,7 @@ from arttrace.formats.otlp.protobuf_fields import BYTES, read_varint, walk
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.system.addresses import is_loopback
+from arttrace.system.addresses import is_loopback, login_of
 from arttrace.system.errors import harmless
 
 OURS_HEADER = "x-arttrace-collector"
@@ -188,10 +187,8 @@ def _connect(url: SplitResult, receiver: Receiver) -> tuple[http.client.HTTPConn
         proxy_port = via.port or 80
     except ValueError:  # whose text quotes what may be a password
         raise OSError(f"{url.scheme}_proxy is no URL; percent-encode the password in it") from None
-    headers = {}
-    if via.username:
-        login = f"{unquote(via.username)}:{unquote(via.password or '')}"
-        headers["proxy-authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+    login = login_of(via)
+    headers = {} if login is None else {"proxy-authorization": login}
     if not secure:
         connection = http.client.HTTPConnection(via.hostname or "", proxy_port, timeout=timeout)
         return connection, f"http://{host}:{port}{path}", headers

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from arttrace.system.addresses import without_login
 from arttrace.system.cpu import missing_for_vllm
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
@@ -62,8 +63,13 @@ class EngineAddress:
     enter. vLLM asks for its key at /v1 alone; its other routes do whatever they are asked by whoever reaches them.
     """
 
-    url: str
+    url: str = field(repr=False)
     key: str | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> str:
+        """Its URL for logs, errors and who asks for the gateway's status: without a login."""
+        return without_login(self.url)
 
 
 def serves_on_cpu() -> bool:
