@@ -1,10 +1,12 @@
 """Requests through the gateway: what reaches the engine, what comes back, and what happens when the engine fails."""
 
 import asyncio
+import gzip
 import json
 
 import msgspec
 import pytest
+import stand_in_engine
 from engine_answers import completion
 from gateway_site import Site
 from hypothesis import given
@@ -202,6 +204,44 @@ async def test_an_answer_that_vllm_cut_behind_a_tool_call_is_recorded_as_cut(sit
     found = {span.attributes["arttrace.trajectory.id"]: span for span in spans}
     ends = [found[name].attributes["gen_ai.response.finish_reasons"] for name in names]
     assert ends == [["length"], ["tool_calls"]]
+
+
+async def test_an_answer_that_the_engine_compressed_is_passed_on_and_recorded_as_one(site: Site) -> None:
+    """It was asked not to: a proxy before it may do so all the same."""
+    status, kind, content = completion({"content": "said"})
+    site.engine.scripted = [(status, f"{kind}\r\ncontent-encoding: gzip", gzip.compress(content))]
+    answer = await site.http.post("/r/t/v1/chat/completions", json={"model": "policy", "messages": []})
+    assert answer.content == content
+    site.gateway.recorder.close()
+    [call] = [span for span in read_spans(site.directory) if span.name.startswith("chat")]
+    assert "said" in str(call.attributes["gen_ai.output.messages"])
+
+
+async def test_a_client_that_reads_nothing_makes_the_engine_wait(site: Site) -> None:
+    """However much it sends: what is between them is bounded. Once the client leaves, the engine stops."""
+    site.engine.endless = True
+    sent = 0
+    chunk = stand_in_engine._chunk
+
+    def counted(writer: asyncio.StreamWriter, data: bytes) -> None:
+        nonlocal sent
+        sent += len(data)
+        chunk(writer, data)
+
+    body = json.dumps({"model": "policy", "messages": [], "stream": True}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stand_in_engine, "_chunk", counted)
+        _, writer = await asyncio.open_connection(site.http.base_url.host, site.http.base_url.port, limit=1)
+        writer.write(head + body)
+        async with asyncio.timeout(120):
+            before = -1
+            while sent != before or not sent:
+                before = sent
+                await asyncio.sleep(0.5)
+            assert sent < 64 << 20  # most of it is with the system: 8 MB were sent
+            writer.transport.abort()
+            await site.engine.hung_up.wait()
 
 
 async def test_other_routes_are_refused_in_the_same_form(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -139,6 +140,17 @@ def test_an_image_is_shown_from_its_address_and_refused_from_a_file_of_anthropic
     with pytest.raises(Refusal) as refusal:
         shown({"type": "file", "file_id": "f"})
     assert refusal.value.message == "messages.0.content.0: the source of this image is not served here"
+
+
+@pytest.mark.parametrize("answer", [completion({"content": "a"}), chunks({"content": "a"})], ids=["whole", "stream"])
+async def test_an_answer_that_was_compressed_is_a_clear_error(
+    site: Site, client: anthropic.AsyncAnthropic, answer: tuple[int, str, bytes]
+) -> None:
+    """It was asked not to be: a proxy before the engine may do so all the same."""
+    status, kind, content = answer
+    site.engine.scripted.append((status, f"{kind}\r\ncontent-encoding: gzip", gzip.compress(content)))
+    with pytest.raises(anthropic.InternalServerError, match="is not a chat completion"):
+        await client.messages.create(**ASKED)
 
 
 async def test_counting_fails_in_the_form_that_the_client_knows(site: Site, client: anthropic.AsyncAnthropic) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import aiohappyeyeballs
 
-from arttrace.system.addresses import login_of, needs_certificates, why_never_asked
+from arttrace.system.addresses import login_of, needs_certificates, why_never_asked, without_login
 from trainer.gateway.engines.http_connection import BrokenOff, HttpConnection
 
 __all__ = ["BrokenOff", "Connections", "EngineResponse", "NotConnected"]
@@ -20,6 +20,8 @@ __all__ = ["BrokenOff", "Connections", "EngineResponse", "NotConnected"]
 _IDLE_S = 3.0
 """vLLM closes idle connections after 5 s; closing them first avoids most meetings with a dead one."""
 
+_SAFE = ("GET", "HEAD")
+_CLOSED = "its connections were closed"
 _CONNECT_S = 10.0
 _PLACE_S = 0.01
 _NEXT_ADDRESS_S = 0.25
@@ -32,9 +34,10 @@ class NotConnected(ConnectionError):
 
 class Connections:
     """Connections to the server at `url` (http://..., https://..., or unix:PATH for a socket in the file system), each
-    with one request under way at most; `headers` go with every request."""
+    with one request under way at most; `headers` go with every request. Errors name the server, without a login."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._peer = without_login(url)
         self._socket = url[len("unix:") :] if url.lower().startswith("unix:") else None
         shown = "http://localhost" if self._socket is not None else url.rstrip("/")
         self._unusable = why_never_asked(shown, "".join(headers.values()))
@@ -53,23 +56,34 @@ class Connections:
         if (login := login_of(parts)) is not None:
             headers = {"authorization": login, **headers}
         authority = (f"[{host}]" if ":" in host else host) + ("" if parts.port is None else f":{parts.port}")
-        lines = [f"Host: {authority}", *(f"{name}: {value}" for name, value in headers.items())]
+        lines = [f"Host: {authority}", "User-Agent: arttrace", *(f"{name}: {value}" for name, value in headers.items())]
         self._headers = "".join(f"{line}\r\n" for line in lines)
 
     async def request(self, method: str, path: str, body: bytes = b"") -> EngineResponse:
         """The answer, of which status and headers are there. Close it in any case: it may hold the connection.
 
         Raises NotConnected, or BrokenOff when the server hangs up without an answer: it may have done what was asked.
+        A GET or HEAD that meets the end of a kept connection goes once more, on a new one (RFC 9110, 9.2.2).
         """
-        connection = self._kept_one() or await self._made()
+        kept = self._kept_one()
+        try:
+            return await self._asked(kept or await self._made(), method, path, body)
+        except BrokenOff:
+            if kept is None or method not in _SAFE or not kept.is_unheard or self._closed:
+                raise
+        return await self._asked(await self._made(), method, path, body)
+
+    async def _asked(self, connection: HttpConnection, method: str, path: str, body: bytes) -> EngineResponse:
         if self._closed:  # a request may have got here before the engine died and they were closed
             connection.close()
-            raise NotConnected("its connections were closed")
-        length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
+            raise self._not_connected(_CLOSED)
+        length = f"Content-Length: {len(body)}\r\n" if body or method not in _SAFE else ""
         self._busy.add(connection)
         try:
             await connection.ask(
-                f"{method} {self._path}{path} HTTP/1.1\r\n{self._headers}{length}\r\n".encode("ascii"), body
+                f"{method} {self._path}{path} HTTP/1.1\r\n{self._headers}{length}\r\n".encode("ascii"),
+                body,
+                answer_has_body=method != "HEAD",
             )
         except BaseException:
             self.give_back(connection)
@@ -105,7 +119,7 @@ class Connections:
 
     async def _made(self) -> HttpConnection:
         if self._unusable:
-            raise NotConnected(self._unusable)
+            raise self._not_connected(self._unusable)
         loop = asyncio.get_running_loop()
         until = loop.time() + _CONNECT_S
         while not self._closed:
@@ -115,20 +129,26 @@ class Connections:
             except OSError as error:
                 # A socket in the file system refuses those for which its queue has no place; TCP lets them wait.
                 if error.errno != errno.EAGAIN or loop.time() >= until:
-                    raise NotConnected(repr(error)) from error
+                    raise self._not_connected(repr(error)) from error
             await asyncio.sleep(_PLACE_S)
-        raise NotConnected("its connections were closed")
+        raise self._not_connected(_CLOSED)
+
+    def _not_connected(self, why: str) -> NotConnected:
+        return NotConnected(f"{self._peer}: {why}")
+
+    def _new(self) -> HttpConnection:
+        return HttpConnection(self._peer)
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> HttpConnection:
         """A new connection. Raises OSError, and TimeoutError, which is one."""
         if self._socket is not None:
-            return (await loop.create_unix_connection(HttpConnection, self._socket))[1]
+            return (await loop.create_unix_connection(self._new, self._socket))[1]
         addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop)
         try:
             return (
                 await loop.create_connection(
-                    HttpConnection,
+                    self._new,
                     sock=connected,
                     ssl=self._ssl,
                     server_hostname=None if self._ssl is None else self._host,

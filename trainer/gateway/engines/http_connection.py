@@ -7,11 +7,14 @@ client does around the same parser (cookies, redirects, tracing, timers) took th
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import cast
 
 import httptools
 
 _MAX_HEAD_BYTES = 64 << 10
+"""The longest head of an answer, and the most that may come without a byte of its body: trailers, heads of chunks."""
+
 _MAX_UNREAD_BYTES = 128 << 10
 """With more of an answer than this unread, no more of it is taken from the network."""
 
@@ -23,17 +26,22 @@ class BrokenOff(ConnectionError):
 class HttpConnection(asyncio.Protocol):
     """One connection, with one request under way at most: `ask`, then `part` until it is empty.
 
-    `status` and `headers` (names in small letters) are those of the answer. `idle_since` is for who keeps it.
+    `status` and `headers` (names in small letters, values without white space around them) are those of the answer,
+    whose body comes as it was sent, compressed where it was. `idle_since` is for who keeps it; errors call the server
+    `peer`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
         self.idle_since = 0.0
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self._parser = httptools.HttpResponseParser(self)
         self._asked = False
+        self._has_body = True
         self._head_is_there = False
-        self._head_bytes = 0
+        self._is_framed = False
+        self._bytes_without_body = 0
         self._whole = False
         self._stays = False
         self._failure = ""
@@ -42,14 +50,21 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         self._news: asyncio.Future[None] | None = None
 
-    async def ask(self, request: bytes, body: bytes) -> None:
-        """Send a request; returns when the head of its answer is there. Raises BrokenOff."""
-        self.status, self.headers = 0, []
-        self._asked, self._head_is_there, self._head_bytes, self._whole = True, False, 0, False
+    async def ask(self, request: bytes, body: bytes, *, answer_has_body: bool = True) -> None:
+        """Send a request; returns when the head of its answer is there. Raises BrokenOff.
+
+        Args:
+            request: Its head.
+            body: Its body.
+            answer_has_body: Whether the answer may have a body: that to HEAD has none, whatever its head says.
+        """
+        self._parser = httptools.HttpResponseParser(self)  # the last one may wait for a body that does not come
+        self.status, self.headers, self._asked, self._has_body = 0, [], True, answer_has_body
+        self._head_is_there = self._is_framed = self._whole = False
+        self._bytes_without_body = 0
         self._transport.writelines((request, body) if body else (request,))
         while not self._head_is_there:
-            if self._failure:
-                raise BrokenOff(self._failure)
+            self._raise_failure()
             await self._wait()
 
     async def part(self) -> bytes:
@@ -57,8 +72,7 @@ class HttpConnection(asyncio.Protocol):
         while not (parts := self._unread):
             if self._whole:
                 return b""
-            if self._failure:
-                raise BrokenOff(self._failure)
+            self._raise_failure()
             await self._wait()
         self._unread, self._unread_bytes = [], 0
         if self._paused:
@@ -69,8 +83,14 @@ class HttpConnection(asyncio.Protocol):
     @property
     def can_be_kept(self) -> bool:
         """Whether request and answer are whole, and the server takes another request."""
-        sent = not self._transport.get_write_buffer_size()
-        return self._whole and self._stays and sent and not self._unread and not self.is_closing
+        if self.is_closing or self._unread or self._transport.get_write_buffer_size():
+            return False
+        return self._whole and self._stays
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether no byte of an answer has come to the last request."""
+        return not self._head_is_there and not self._bytes_without_body
 
     @property
     def is_closing(self) -> bool:
@@ -87,6 +107,10 @@ class HttpConnection(asyncio.Protocol):
             await self._news
         finally:
             self._news = None
+
+    def _raise_failure(self) -> None:
+        if self._failure:
+            raise BrokenOff(f"{self._peer}: {self._failure}")
 
     def _tell(self) -> None:
         if self._news is not None and not self._news.done():
@@ -109,15 +133,15 @@ class HttpConnection(asyncio.Protocol):
         if not self._asked or self._whole:
             self.close()
             return
+        self._bytes_without_body += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._give_up(f"what came is no answer: {error!r}")
-            return
-        if not self._head_is_there:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MAX_HEAD_BYTES:
-                self._give_up(f"the answer's head is longer than {_MAX_HEAD_BYTES} bytes")
+            self._fail(f"what came is no answer: {error!r}")
+        if self._bytes_without_body > _MAX_HEAD_BYTES and not self._whole:
+            self._fail(f"more than {_MAX_HEAD_BYTES} bytes came in a row that are none of the answer's body")
+        if self._failure:
+            self._transport.abort()
         elif self._unread_bytes > _MAX_UNREAD_BYTES and not self._paused and not self._whole:
             self._paused = True
             self._transport.pause_reading()
@@ -125,13 +149,23 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It ended. So does an answer that says nothing of its length."""
-        framed = any(
-            name == b"content-length" or (name == b"transfer-encoding" and value.lower().endswith(b"chunked"))
-            for name, value in self.headers
-        )
-        if self._head_is_there and not framed and exc is None and not self._failure:
-            self._whole = True
+        if self._head_is_there and not self._is_framed and exc is None and not self._failure:
+            if self._ended_as_said():
+                self._whole = True
+            else:
+                self._fail("it broke off: TLS did not say that it ended")
         self._fail("the server hung up" if exc is None else repr(exc))
+
+    def _ended_as_said(self) -> bool:
+        """Whether it is the server that ended the connection, and nobody on the way: TLS has a word for it
+        (close_notify), of which event loops say nothing."""
+        encrypted: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        try:
+            return encrypted is None or not encrypted.read(1)
+        except ssl.SSLZeroReturnError:
+            return True
+        except ssl.SSLError:
+            return False
 
     def on_message_begin(self) -> None:
         """The parser found an answer: the one that was asked for, or one more, of which nothing is known."""
@@ -141,24 +175,34 @@ class HttpConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """The parser found a header, or a trailer, which says nothing to anybody here."""
-        if not self._head_is_there:
-            self.headers.append((name.lower(), value))
+        if self._head_is_there:
+            return
+        name = name.lower()
+        if name == b"transfer-encoding" and (self._is_framed or value.strip(b" ").lower() != b"chunked"):
+            # None was asked for, and of what else this may say the parser takes some for no chunks.
+            self._fail(f"the answer's transfer coding is not understood: {value[:100]!r}")
+        self._is_framed = self._is_framed or name in (b"transfer-encoding", b"content-length")
+        self.headers.append((name, value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """The parser found the end of a head; one that only says that more will come is passed over."""
         status = self._parser.get_status_code()
         if status < 200:
-            self.headers = []
-        elif not self._whole:
+            self.headers, self._is_framed = [], False
+        elif not self._whole and not self._failure:
             self.status = status
             self._head_is_there = True
+            self._whole = not self._has_body
             self._stays = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         """The parser found a part of the body."""
-        if not self._whole:
-            self._unread.append(body)
-            self._unread_bytes += len(body)
+        if self._whole:  # it was to have none
+            self._stays = False
+            return
+        self._bytes_without_body = 0
+        self._unread.append(body)
+        self._unread_bytes += len(body)
 
     def on_message_complete(self) -> None:
         """The parser found the end of an answer."""

@@ -19,7 +19,7 @@ from trainer.gateway.policies import Version
 from trainer.gateway.recording.identity import TRAJECTORY_HEADER, CallOwner, owner_in_body, owner_of
 from trainer.gateway.recording.recorder import GatewayRecorder, RecordedCall
 
-_PASSED_HEADERS = frozenset({b"content-type", b"retry-after", b"x-request-id"})
+_PASSED_HEADERS = frozenset({b"content-type", b"content-encoding", b"retry-after", b"x-request-id"})
 _VERSION_HEADER, _SAMPLING_HEADER = POLICY_VERSION_HEADER.encode(), SAMPLING_HEADER.encode()
 _END_TOKEN_HEADER = END_TOKEN_HEADER.encode()
 

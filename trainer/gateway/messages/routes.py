@@ -52,9 +52,13 @@ class MessagesTranslation:
     async def send(self, message: Message) -> None:
         """Send what the engine answers, as a message."""
         if message["type"] == "http.response.start":
-            self._start = dict(message)
-            headers = message["headers"]
-            if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
+            # Of an answer that was compressed, though asked not to be, nothing can be read.
+            headers = [(name, value) for name, value in message["headers"] if name != b"content-encoding"]
+            self._start = {**message, "headers": headers}
+            is_stream = any(
+                name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
+            )
+            if is_stream and headers == message["headers"]:
                 self._stream = MessageStream()
                 await self._send(message)
         elif self._stream is not None:
