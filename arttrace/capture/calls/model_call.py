@@ -271,13 +271,21 @@ class ModelCall:
         answered = bool(self._attempts) and self._attempts[-1].status is not None
         self.finish("cancelled" if cancelled else "complete" if answered else "error", error)
 
-    def finish(self, ending: Ending, error: BaseException | None = None) -> None:
-        """End the call now; the second time does nothing."""
+    def refused(self, time_ns: int, status: int | None) -> None:
+        """The attempt was answered otherwise than asked at that time, or not at all, as another program says of it."""
+        attempt = self._attempts[-1]
+        attempt.status = status
+        kind = "no answer" if status is None else str(status)
+        code = {} if status is None else {semconv.HTTP_STATUS_CODE: status}
+        attempt.failed = time_ns, {**code, semconv.ERROR_TYPE: kind}
+
+    def finish(self, ending: Ending, error: BaseException | None = None, *, end_ns: int | None = None) -> None:
+        """End the call, now if `end_ns` is not said; the second time does nothing."""
         if self._pid != os.getpid():  # in a forked child the call is still the parent's
             return
         if _open_calls.pop(id(self), None) is None:
             return
-        end_ns = time.time_ns()
+        ended_ns = end_ns or time.time_ns()
         last = self._attempts[-1] if self._attempts else None
         if self._scope is not None:
             run = self._scope.run
@@ -289,7 +297,7 @@ class ModelCall:
         if error is not None and not isinstance(error, GeneratorExit):
             failure = describe_error(error)
         weight = 0 if last is None else len(last.request) + last.body_size
-        self._recorder.submit(lambda: self._decode(ending, failure, end_ns), weight)
+        self._recorder.submit(lambda: self._decode(ending, failure, ended_ns), weight)
 
     def _unanswered(self, ending: Ending, error: BaseException | None) -> str | None:
         """Why the server gave no answer, whatever was asked; None when it gave one, or nobody waited for it."""

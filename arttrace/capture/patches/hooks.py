@@ -38,7 +38,6 @@ _HOOKS = (
     ("botocore.eventstream", "model_clients.bedrock:install_events"),
     ("websockets.sync.client", "model_clients.not_recorded:install_websockets"),
     ("websockets.asyncio.client", "model_clients.not_recorded:install_websockets"),
-    ("claude_agent_sdk._internal.transport.subprocess_cli", "model_clients.not_recorded:install_claude_code"),
     ("aiohttp", "outgoing_headers:install_aiohttp"),
     ("aiohttp", "http_spans:install_aiohttp"),  # before the next, so that a model call is known to be one
     ("aiohttp", "requests_aiohttp:install_aiohttp"),
@@ -67,6 +66,9 @@ _HOOKS = (
     ("google.adk.telemetry.tracing", "frameworks.google_adk:install"),
     ("pydantic_ai.agent", "frameworks.pydantic_ai:install"),
     ("dspy.adapters.types.tool", "frameworks.dspy:install"),
+    ("claude_agent_sdk._internal.transport.subprocess_cli", "frameworks.claude_agent.transport:install"),
+    ("claude_agent_sdk._internal.query", "frameworks.claude_agent.tools:install_calls"),
+    ("claude_agent_sdk", "frameworks.claude_agent.tools:install_functions"),
     ("smolagents.tools", "frameworks.smolagents:install_tools"),
     ("smolagents.agents", "frameworks.smolagents:install_agents"),
     ("os", "processes:install_os"),

@@ -133,9 +133,10 @@ def _begin(
         followed = None if called_in is None else FollowedCall(called_in, name, outer)
     else:
         of = getattr(tracer, "_instrumentation_scope", None)
+        proxied = getattr(tracer, "_instrumenting_module_name", "opentelemetry")  # where there is no provider
         set_flow(replace(flow, scope=scope, is_whole=True))
         try:
-            followed = FollowedScope.open(operation, name, attributes, library=getattr(of, "name", "opentelemetry"))
+            followed = FollowedScope.open(operation, name, attributes, library=getattr(of, "name", proxied))
         finally:
             set_flow(replace(current_flow(), scope=flow.scope, is_whole=flow.is_whole))
     if followed is None:

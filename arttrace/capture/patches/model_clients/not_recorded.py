@@ -1,5 +1,5 @@
-"""Counts calls of models by ways that have no hook, so that the program's end can say that they were not captured:
-WebSockets, Claude Code."""
+"""Counts calls of models by WebSocket, which have no hook, so that the program's end can say that they were not
+captured."""
 
 from __future__ import annotations
 
@@ -33,20 +33,5 @@ def _connect(connect: Callable[..., Any]) -> Callable[..., Any]:
             url = urlsplit(uri)
             note_passed(url.hostname, url.path, summary.BY_A_SOCKET)
         return connect(*args, **kwargs)
-
-    return hooked
-
-
-def install_claude_code(module: ModuleType) -> None:
-    """Hook `SubprocessCLITransport.connect`, by which the Claude Agent SDK starts Claude Code."""
-    patch(module.SubprocessCLITransport, "connect", _start_claude_code)
-
-
-def _start_claude_code(connect: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(connect)
-    async def hooked(*args: Any, **kwargs: Any) -> Any:
-        with _counting:
-            note_passed("Claude Code", "", summary.BY_A_PROGRAM)
-        return await connect(*args, **kwargs)
 
     return hooked
