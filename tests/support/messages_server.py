@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ class MessagesServer:
 
     `failures` are the statuses of the next answers, `cut` breaks the next streams off after so many events, and
     `tokens` puts token ids beside the answer, as `arttrace serve` does. `answers` are what the next answers have in the
-    place of the usual.
+    place of the usual; `script` makes each from its request.
     """
 
     url: str = ""
@@ -38,6 +38,7 @@ class MessagesServer:
     tokens: bool = False
     error_event: bool = False
     answers: list[dict[str, Any]] = field(default_factory=list)
+    script: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
 
 def whole(model: str) -> dict[str, Any]:
@@ -73,11 +74,28 @@ def streamed(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """An answer as it streams, each block in one piece."""
     yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
     for index, block in enumerate(message["content"]):
-        yield {"type": "content_block_start", "index": index, "content_block": block}
+        start, deltas = block, []
+        if block["type"] == "text":
+            start, deltas = {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+        elif block["type"] == "tool_use":
+            start, deltas = {**block, "input": {}}, [_json_delta(block["input"])]
+        elif block["type"] == "thinking":
+            start = {**block, "thinking": "", "signature": ""}
+            deltas = [
+                {"type": "thinking_delta", "thinking": block["thinking"]},
+                {"type": "signature_delta", "signature": block["signature"]},
+            ]
+        yield {"type": "content_block_start", "index": index, "content_block": start}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     ended = {name: message[name] for name in ("stop_reason", "stop_sequence", "stop_details") if name in message}
     yield {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 4}}
     yield {"type": "message_stop"}
+
+
+def _json_delta(value: Any) -> dict[str, Any]:
+    return {"type": "input_json_delta", "partial_json": json.dumps(value)}
 
 
 def aws_frame(payload: bytes, **headers: str) -> bytes:
@@ -105,14 +123,18 @@ class _Handler(StandIn):
         if self.path.endswith("/invoke-with-response-stream"):
             return self.stream(self._framed(model), "application/vnd.amazon.eventstream")
         if request.get("stream") or self.path.endswith(":streamRawPredict"):
-            return self.stream(self._lines(model), "text/event-stream; charset=utf-8")
-        answer = whole(model) | (state.answers.pop(0) if state.answers else {})
+            return self.stream(self._lines(model, self._next_answer(request)), "text/event-stream; charset=utf-8")
+        answer = whole(model) | (self._next_answer(request) or {})
         return self.send_json(200, answer | ({"arttrace": TOKENS} if state.tokens else {}))
 
-    def _lines(self, model: str) -> Iterator[bytes]:
-        answers = self.state.answers
+    def _next_answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        if self.state.script is not None:
+            return self.state.script(request)
+        return self.state.answers.pop(0) if self.state.answers else None
+
+    def _lines(self, model: str, answer: dict[str, Any] | None) -> Iterator[bytes]:
         usual = events(model, TOKENS if self.state.tokens else None)
-        for event in streamed(whole(model) | answers.pop(0)) if answers else usual:
+        for event in usual if answer is None else streamed(whole(model) | answer):
             if self.state.error_event and event["type"] == "content_block_stop":
                 event = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
             yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()

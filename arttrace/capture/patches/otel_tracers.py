@@ -41,6 +41,8 @@ _FOLLOWED = "_arttrace_followed"
 """On a span that is being followed: what is recorded of it."""
 _SAYS_SO = frozenset((semconv.OPERATION_NAME, semconv.REQUEST_MODEL))
 """What the conventions have a span of a call say from its start."""
+_MCP_METHOD = "mcp.method.name"
+"""What the conventions have a span of MCP say, a server's too, whose tool may have a longer name at the model."""
 
 _beginning = Guard("following a library's span")
 _ending = Guard("ending a library's span")
@@ -133,10 +135,10 @@ def _begin(
         followed = None if called_in is None else FollowedCall(called_in, name, outer)
     else:
         of = getattr(tracer, "_instrumentation_scope", None)
-        proxied = getattr(tracer, "_instrumenting_module_name", "opentelemetry")  # where there is no provider
         set_flow(replace(flow, scope=scope, is_whole=True))
         try:
-            followed = FollowedScope.open(operation, name, attributes, library=getattr(of, "name", proxied))
+            library = "mcp" if _MCP_METHOD in attributes else getattr(of, "name", "opentelemetry")
+            followed = FollowedScope.open(operation, name, attributes, library=library)
         finally:
             set_flow(replace(current_flow(), scope=flow.scope, is_whole=flow.is_whole))
     if followed is None:

@@ -87,7 +87,7 @@ class WrittenBodies:
             self._remove(path)
         rest = []
         for request, began in found.items():
-            refused = [_refusal_of(ns, refusals) or Refused(ns, None) for ns in began]
+            refused = [refusals.pop(0) if refusals else Refused(ns, None) for ns in began]
             ended_ns = max(refused[-1].time_ns, began[-1])
             rest.append(WrittenCall(request, None, "", "", began[0], ended_ns, tuple(refused)))
         return rest
@@ -96,10 +96,9 @@ class WrittenBodies:
         for began_ns, path in self._requests() if refusals else ():
             if began_ns > started_ns or path.stat().st_size != len(request) or self._body(path.name) != request:
                 continue
-            refused = _refusal_of(began_ns, refusals)
-            if refused is not None:
+            if refusals:
                 self._remove(path)
-                yield refused
+                yield refusals.pop(0)
 
     def _new_lines(self) -> list[dict[str, Any]]:
         try:
@@ -127,14 +126,6 @@ class WrittenBodies:
     def _remove(*paths: Path) -> None:
         for path in paths:
             path.unlink(missing_ok=True)
-
-
-def _refusal_of(began_ns: int, refusals: list[Refused]) -> Refused | None:
-    """The first one after a time, taken out of the list."""
-    found = next((refused for refused in refusals if refused.time_ns >= began_ns), None)
-    if found is not None:
-        refusals.remove(found)
-    return found
 
 
 def _time_ns(timestamp: Any) -> int:

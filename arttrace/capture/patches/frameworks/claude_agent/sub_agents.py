@@ -33,7 +33,7 @@ class SubAgents:
         self._asked: dict[str, _Asked] = {}
         self._callers: dict[str, str] = {}
         """Of each tool call, the agent that made it."""
-        self._open: dict[str, Scope | None] = {}
+        self._scopes: dict[str, Scope | None] = {}
         self._in_background: set[str] = set()
         self._ended: set[str] = set()
 
@@ -47,12 +47,12 @@ class SubAgents:
                 told = json_object(block.get("input"))
                 if block.get("name") in _STARTING and isinstance(prompt := told.get("prompt"), str):
                     self._asked[id] = _Asked(str(told.get("subagent_type") or "general-purpose"), prompt, agent)
-        if agent and agent not in self._open:
-            with ScopeStep(self._open.get(self._asked[agent].by)):
-                scope = self._open[agent] = open_scope("agent", self._asked[agent].name, outside=program.scope)
+        if agent and agent not in self._scopes:
+            with ScopeStep(self._scopes.get(self._asked[agent].by)):
+                scope = self._scopes[agent] = open_scope("agent", self._asked[agent].name, outside=program.scope)
             if scope is not None:
                 scope.span.start_ns = started_ns
-        return self._open.get(agent)
+        return self._scopes.get(agent)
 
     @property
     def are_running(self) -> bool:
@@ -77,14 +77,13 @@ class SubAgents:
 
     def close_ended(self) -> None:
         """Close the scopes of those that have ended."""
-        for id in self._ended & self._open.keys():
-            if (scope := self._open[id]) is not None:
+        for id in self._ended:
+            if (scope := self._scopes.get(id)) is not None:
                 scope.close()
-                self._open[id] = None
 
     def close(self) -> None:
         """Close all that are open: Claude Code has ended."""
-        self._ended |= self._open.keys()
+        self._ended |= self._scopes.keys()
         self.close_ended()
 
     def _agent_of(self, request: dict[str, Any]) -> str:
@@ -95,7 +94,7 @@ class SubAgents:
         texts = [text for message in messages if message.get("role") == "user" for text in _texts(message)]
         told = [id for id, asked in self._asked.items() if any(asked.prompt in text for text in texts)]
         begins = all(message.get("role") != "assistant" for message in messages) or bool(made)
-        told.sort(key=lambda id: (id in self._open) == begins)
+        told.sort(key=lambda id: (id in self._scopes) == begins)
         return told[0] if told else ""
 
 
