@@ -292,14 +292,16 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_client_that_is_not_captured_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = importlib.metadata.version
-    here = {"google-generativeai": "0.8.6", "google-genai": "3.6.1", "claude-agent-sdk": "0.2.189"}
+    here = {"google-generativeai": "0.8.6", "google-genai": "3.6.1", "claude-agent-sdk": "0.2.110"}
     monkeypatch.setattr(importlib.metadata, "version", lambda name: here.get(name) or installed(name))
     found = _doctor(tmp_path / "data")
     assert (found["google-genai"]["state"], found["google-genai"]["found"]) == ("ok", "3.6.1")
     assert found["google-generativeai"]["found"] == "0.8.6, whose calls are not captured"
     assert "OpenAI-compatible" in found["google-generativeai"]["hint"]
-    assert found["claude-agent-sdk"]["found"] == "0.2.189, whose calls are not captured"
-    assert "session files" in found["claude-agent-sdk"]["hint"]
+    assert found["claude-agent-sdk"]["found"] == "0.2.110, whose calls are not captured"
+    assert "0.2.160 or newer" in found["claude-agent-sdk"]["hint"]
+    here["claude-agent-sdk"] = "0.2.160"
+    assert _doctor(tmp_path / "data")["claude-agent-sdk"]["state"] == "ok"
 
 
 def test_tokens_of_a_policy_that_cannot_be_trained_on(tmp_path: Path) -> None:

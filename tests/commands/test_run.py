@@ -360,22 +360,6 @@ def test_what_any_client_sent_to_a_model_is_named(server: ChatServer, tmp_path: 
     assert shown.count("not captured") == 3
 
 
-def test_claude_code_that_a_program_starts_by_its_sdk_is_named(server: ChatServer, tmp_path: Path) -> None:
-    """A stand-in for the SDK's transport: the real one comes with a program of 384 MB."""
-    package = tmp_path / "claude_agent_sdk" / "_internal" / "transport"
-    package.mkdir(parents=True)
-    (package / "subprocess_cli.py").write_text(
-        "class SubprocessCLITransport:\n    async def connect(self):\n        return 'started'\n"
-    )
-    (tmp_path / "agent.py").write_text(
-        "import asyncio, arttrace\n"
-        "from claude_agent_sdk._internal.transport.subprocess_cli import SubprocessCLITransport\n"
-        "print(asyncio.run(arttrace.trajectory(name='run')(SubprocessCLITransport.connect)(SubprocessCLITransport())))\n"
-    )
-    shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
-    assert "not captured: 1 request to Claude Code (no setting captures them: a program of its own" in shown
-
-
 WITHOUT_AN_ANSWER_OF_THEIR_OWN = """
 import asyncio, contextlib, os
 import httpx

@@ -40,7 +40,8 @@ BY_NONE = (
 BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
 _LATER = "no setting captures them: their answers come later, by other requests"
 BY_A_PROGRAM = (
-    "no setting captures them: a program of its own calls the model; `arttrace import` reads its session files"
+    "no setting captures them: a program of its own calls the model, and has not written down for arttrace what it "
+    "sent; `arttrace import` reads its session files"
 )
 _UNREAD = "no setting captures them: arttrace does not read this API"
 _BY_MEDIA = "no setting captures them: what is said comes by another connection"

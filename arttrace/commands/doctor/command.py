@@ -14,6 +14,7 @@ import click
 import httpx
 import msgspec
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from arttrace.capture.base.variables import named_already, unread
 from arttrace.capture.export.shipping.forwarding import waiting as outboxes
@@ -162,10 +163,15 @@ def _clients(_data: DataDir) -> Iterator[Check]:
             )
             yield Check(name, "warning", f"{version}, whose calls are not captured", hint)
     if version := installed_version("claude-agent-sdk"):
-        hint = "Claude Code, a program of its own, calls the model. `arttrace import` reads its session files."
-        yield Check("claude-agent-sdk", "warning", f"{version}, whose calls are not captured", hint)
+        if Version(version) >= Version(_CLAUDE_AGENT_SDK):
+            yield Check("claude-agent-sdk", "ok", version)
+        else:
+            hint = f"Install {_CLAUDE_AGENT_SDK} or newer. `arttrace import` reads the session files of older ones."
+            yield Check("claude-agent-sdk", "warning", f"{version}, whose calls are not captured", hint)
 
 
+_CLAUDE_AGENT_SDK = "0.2.160"
+"""The least version whose Claude Code (2.1.283) says which answer is whose."""
 _OTHER_CLIENTS = {
     "anthropic": "anthropic.",
     "google-genai": "google.genai.",

@@ -19,10 +19,10 @@ from arttrace.records.values.lenient_json import json_object
 from arttrace.wire.span_attributes import json_or_none
 
 INDEX = "index.jsonl"
-_REQUESTS = "*.request.json"
+_REQUESTS, _ANSWERS = "*.request.json", "*.response.json"
 
 
-class Refused(NamedTuple):
+class RefusedAttempt(NamedTuple):
     """An attempt that the server did not answer as asked, as the other program said when it waited to try again."""
 
     time_ns: int
@@ -39,7 +39,7 @@ class WrittenCall(msgspec.Struct, frozen=True):
     """Which part of the program asked, as it names it."""
     started_ns: int
     ended_ns: int
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedAttempt, ...] = ()
     """Its attempts before this one."""
 
 
@@ -51,7 +51,7 @@ class WrittenBodies:
         self._read = 0
         self._waiting: list[dict[str, Any]] = []
 
-    def take(self, refusals: list[Refused]) -> list[WrittenCall]:
+    def take(self, refusals: list[RefusedAttempt]) -> list[WrittenCall]:
         """The calls that have come whole since the last time. `refusals` are those that the program has told of; those
         that belong to one of its calls are taken out of the list."""
         self._waiting += self._new_lines()
@@ -78,8 +78,13 @@ class WrittenBodies:
             )
         return taken
 
-    def rest(self, refusals: list[Refused]) -> list[WrittenCall]:
-        """The calls that have no whole answer when the program has ended: those of one request are attempts of one."""
+    def rest(self, refusals: list[RefusedAttempt]) -> list[WrittenCall]:
+        """The calls that have no whole answer when the program has ended: those of one request are attempts of one.
+
+        An older program writes no index: which answer is whose is not known there, and none is given.
+        """
+        if not (self._directory / INDEX).exists() and any(self._directory.glob(_ANSWERS)):
+            return []
         found: dict[bytes, list[int]] = {}
         for began_ns, path in self._requests():
             if (request := self._body(path.name)) is not None:
@@ -87,12 +92,12 @@ class WrittenBodies:
             self._remove(path)
         rest = []
         for request, began in found.items():
-            refused = [refusals.pop(0) if refusals else Refused(ns, None) for ns in began]
+            refused = [refusals.pop(0) if refusals else RefusedAttempt(ns, None) for ns in began]
             ended_ns = max(refused[-1].time_ns, began[-1])
             rest.append(WrittenCall(request, None, "", "", began[0], ended_ns, tuple(refused)))
         return rest
 
-    def _attempts_of(self, request: bytes, started_ns: int, refusals: list[Refused]) -> Iterable[Refused]:
+    def _attempts_of(self, request: bytes, started_ns: int, refusals: list[RefusedAttempt]) -> Iterable[RefusedAttempt]:
         for began_ns, path in self._requests() if refusals else ():
             if began_ns > started_ns or path.stat().st_size != len(request) or self._body(path.name) != request:
                 continue

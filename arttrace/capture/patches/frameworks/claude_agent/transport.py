@@ -31,7 +31,7 @@ from arttrace.capture.context import program
 from arttrace.capture.context.flow import Flow, calling_flow
 from arttrace.capture.context.generators import ScopeStep
 from arttrace.capture.export import summary
-from arttrace.capture.patches.frameworks.claude_agent.bodies import Refused, WrittenBodies, WrittenCall
+from arttrace.capture.patches.frameworks.claude_agent.bodies import RefusedAttempt, WrittenBodies, WrittenCall
 from arttrace.capture.patches.frameworks.claude_agent.sub_agents import SubAgents, restore_thoughts
 from arttrace.capture.patches.httpx import note_passed
 from arttrace.capture.patches.registry import patch
@@ -94,7 +94,7 @@ def _read(read: Callable[..., Any]) -> Callable[..., Any]:
     return hooked
 
 
-async def _followed(messages: AsyncIterator[Any], session: _Session) -> AsyncIterator[Any]:
+async def _followed(messages: AsyncIterator[Any], session: _ClaudeCode) -> AsyncIterator[Any]:
     async for message in messages:
         ended: set[str] = set()
         with _recording:
@@ -123,7 +123,7 @@ def _end(transport: Any) -> None:
             session.end()
 
 
-def _begun(transport: Any) -> _Session | None:
+def _begun(transport: Any) -> _ClaudeCode | None:
     """What follows a Claude Code that is about to be started; None where the gateway records it."""
     options = transport._options
     environment = {**os.environ, **options.env}
@@ -131,11 +131,11 @@ def _begun(transport: Any) -> _Session | None:
     if urlsplit(server).path.startswith(_GATEWAY):
         return None
     if environment.get(VARIABLE):  # the user has them written elsewhere
-        return _Session(None, environment)
+        return _ClaudeCode(None, environment)
     directory = Path(tempfile.mkdtemp(prefix="arttrace-claude-code-"))
     transport._options = copy.copy(options)
     transport._options.env = {**options.env, VARIABLE: f"file:{directory}"}
-    session = _Session(directory, environment)
+    session = _ClaudeCode(directory, environment)
     weakref.finalize(session, _remove, directory, os.getpid())
     return session
 
@@ -145,7 +145,7 @@ def _remove(directory: Path, pid: int) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-class _Session:
+class _ClaudeCode:
     """One Claude Code while it runs, and what of it is not recorded yet."""
 
     def __init__(self, directory: Path | None, environment: Mapping[str, str]) -> None:
@@ -159,7 +159,7 @@ class _Session:
         self._awaited: dict[str, str] = {}
         """The answers that Claude Code has told of and that are not recorded, with the agent of each."""
         self._recorded: set[str] = set()
-        self._refusals: list[Refused] = []
+        self._refusals: list[RefusedAttempt] = []
         self._thoughts: dict[str, str] = {}
         self._failure = ""
         self._is_waited_for = True
@@ -181,7 +181,7 @@ class _Session:
                     self._thoughts[str(block["signature"])] = str(block.get("thinking") or "")
         elif kind == "system" and message.get("subtype") == "api_retry":
             status = message.get("error_status")
-            self._refusals.append(Refused(time.time_ns(), status if isinstance(status, int) else None))
+            self._refusals.append(RefusedAttempt(time.time_ns(), status if isinstance(status, int) else None))
         return self._agents.saw(message) | ({""} if kind == "result" else set())
 
     async def settle(self, ended: set[str]) -> None:
@@ -276,5 +276,5 @@ def _provider(environment: Mapping[str, str]) -> str:
 
 def turn_of(transport: Any) -> Flow | None:
     """The flow of the turn that Claude Code is at; None where nothing of it is recorded."""
-    session: _Session | None = getattr(transport, _SESSION, None)
+    session: _ClaudeCode | None = getattr(transport, _SESSION, None)
     return None if session is None else session.context.copy().run(calling_flow)
