@@ -185,7 +185,7 @@ class Scope(Position):
         if known is not None and call_id is not None:
             return bool(known == call_id)
         # MCP servers' tools are often shown to the model under a name with the server's before it.
-        return self.name == name or (library == "mcp" and self.name.endswith(f"_{name}"))
+        return self.name == name or (library in ("mcp", "mcp server") and self.name.endswith(f"_{name}"))
 
     def update(self, *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
         """Add metadata and tags to the trajectory. What another process says than the one that began it is recorded

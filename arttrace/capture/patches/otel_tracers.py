@@ -137,7 +137,7 @@ def _begin(
         of = getattr(tracer, "_instrumentation_scope", None)
         set_flow(replace(flow, scope=scope, is_whole=True))
         try:
-            library = "mcp" if _MCP_METHOD in attributes else getattr(of, "name", "opentelemetry")
+            library = "mcp server" if _MCP_METHOD in attributes else getattr(of, "name", "opentelemetry")
             followed = FollowedScope.open(operation, name, attributes, library=library)
         finally:
             set_flow(replace(current_flow(), scope=flow.scope, is_whole=flow.is_whole))
