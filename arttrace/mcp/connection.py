@@ -14,7 +14,7 @@ from mcp.server import MCPServer
 from mcp.types import TextResourceContents
 
 from arttrace.records.values.users_text import error_line
-from arttrace.system.addresses import is_http
+from arttrace.system.addresses import is_http, why_never_asked, without_login
 from arttrace.system.errors import RolloutError
 
 Server = str | Sequence[str] | StdioServerParameters | MCPServer[Any] | Callable[[], Client]
@@ -142,6 +142,8 @@ async def read_offer(client: Client, *, excerpts: bool = True) -> Offer:
 def _client(server: Server) -> Client:
     if isinstance(server, str):
         if is_http(server):
+            if why := why_never_asked(server, None):  # the client's own error quotes a part of a login
+                raise ValueError(why)
             return Client(server, read_timeout_seconds=_READ_TIMEOUT_S)
         server = shlex.split(server)
     if isinstance(server, Sequence):
@@ -156,9 +158,7 @@ def _client(server: Server) -> Client:
 def _shown(server: Server) -> str:
     """A server's address, or its command without arguments, which may hold keys."""
     if isinstance(server, str) and is_http(server):
-        scheme, _, rest = server.partition("?")[0].partition("://")
-        authority, slash, path = rest.partition("/")
-        return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+        return without_login(server).partition("?")[0]
     if isinstance(server, str):
         server = server.split()
     if isinstance(server, Sequence):

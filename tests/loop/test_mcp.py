@@ -127,6 +127,13 @@ async def test_a_server_that_cannot_be_used_is_named_with_its_cause(server: Any,
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("password", ["hunter2/x", "hunter2?x", "hunter2#x", "hunter2@x", "8/hunter2", "[hunter2"])
+async def test_no_part_of_a_servers_login_is_shown_however_it_is_written(password: str) -> None:
+    with pytest.raises(RolloutError, match=r"127\.0\.0\.1:9/mcp cannot be reached") as caught:
+        await generate_scenarios(f"http://user:{password}@127.0.0.1:9/mcp?key=hunter2", 2)
+    assert "hunter2" not in str(caught.value)
+
+
 class Writer:
     """A stand-in for the model that writes tasks; it repeats itself, and answers what is no answer."""
 
