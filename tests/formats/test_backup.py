@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from simulated_agent import research_run
 
 from arttrace.commands import cli
@@ -141,6 +142,18 @@ def test_a_run_that_is_exported_alone_has_its_rewards_and_notes_and_no_others(tm
             run, again = before.trajectory(id), after.trajectory(id)
             assert (again.rewards, again.notes) == (run.rewards, run.notes)
         assert {one.trajectory_id for one in _rewards(after)} == {"a", "e" * 32}
+
+
+def test_a_span_that_was_stored_before_its_end_is_exported_once(tmp_path: Path) -> None:
+    """As any is that lasts; one whose end has not come is exported as it is."""
+    data = DataDir(tmp_path / "store")
+    spans = research_run("a")
+    root, *_ = [span for span in spans if span.parent_span_id is None]
+    with Store.open(data, create=True) as store:
+        store.append([replace(root, end_ns=0)])
+        store.append(spans)
+        store.append([replace(span, trace_id="d" * 32, end_ns=0) for span in research_run("d")[:1]])
+    assert arttrace(data, "export", "-o", str(tmp_path / "x.jsonl")).startswith(f"{len(spans) + 1} spans in ")
 
 
 @pytest.mark.parametrize("form", ["otlp-json", "otlp-protobuf"])

@@ -61,7 +61,14 @@ def traces_of_run(store: AnyStore, id: str) -> list[str]:
 
 def spans_in_parts(store: AnyStore, traces: Sequence[str]) -> Iterator[list[SpanRow]]:
     """All spans of these traces as they came, one trace after the other; of a large one in order of start, as many at a
-    time as have so many bytes. Each call of a long run has its whole prompt in it."""
+    time as have so many bytes. Each call of a long run has its whole prompt in it. What was stored of a span before its
+    end is left out where its end has come."""
+    for part in _all_in_parts(store, traces):
+        ended = {(span.trace_id, span.span_id) for span in part if span.end_ns}
+        yield [span for span in part if span.end_ns or (span.trace_id, span.span_id) not in ended]
+
+
+def _all_in_parts(store: AnyStore, traces: Sequence[str]) -> Iterator[list[SpanRow]]:
     if not traces:
         return
     query = f"""SELECT trace_id, start_ns, sum(bytes)::BIGINT FROM span_records
