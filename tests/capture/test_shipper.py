@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 from forks import UNSAID
 from otlp_receiver import OK, Receiver, Reply, receiving
@@ -334,6 +335,25 @@ def test_a_damaged_stretch_is_counted_and_kept(
     until(lambda: receiver.ids() == {id_of(number) for number in (0, 2, 9)}, "the others have arrived")
     assert recorder.destinations.shipper().counts.damaged == 1
     until(lambda: list(data.outbox.glob("*.damaged")), "the damaged segment is kept under another name")
+
+
+def test_what_leans_on_damage_is_counted_and_kept_and_the_rest_is_sent(receiver: Receiver, data: DataDir) -> None:
+    writer = JournalWriter(data.outbox, sharing=True)
+    for number in range(6):
+        whole = msgspec.structs.replace(span(number), attributes={"said": "before " * 4000})
+        writer.append(encode_record(span(number) if number in (0, 5) else whole))
+    writer.close()
+    [segment] = list_segments(data.outbox)
+    content = bytearray(segment.path.read_bytes())
+    assert len(content) < 40_000
+    content[content.index(b"before ") + 20_000] ^= 0xFF
+    segment.path.write_bytes(content)
+    passes = delivery.Delivery(data.outbox, OtlpClient(capture_receiver.Receiver(receiver.url)))
+    passes.run()
+    assert receiver.ids() == {id_of(0), id_of(5)}
+    assert passes.counts.damaged == 4
+    [kept] = data.outbox.glob("*.damaged")
+    assert kept.read_bytes() == bytes(content)
 
 
 @pytest.mark.parametrize("alone", [False, True])

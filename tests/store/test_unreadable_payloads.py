@@ -18,6 +18,7 @@ from arttrace.formats.otlp.decode_protobuf import protobuf_spans
 from arttrace.formats.otlp.protobuf_fields import encode_bytes
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.journal import JournalWriter
 from arttrace.system.journal.frames import FRAME_OVERHEAD, HEADER
@@ -168,7 +169,30 @@ def test_a_segment_of_another_version_is_counted_and_the_runs_that_it_names_lack
     [why] = incomplete(data)
     assert "a span was refused: " in why
     said = listed(data)
-    assert "could not read 1 entry of its journal (the last: segment version 9; this version reads 1)" in said
+    assert "could not read 1 entry of its journal (the last: segment version 9; this version reads 1 and 2)" in said
+
+
+def test_runs_whose_calls_lean_on_one_that_is_damaged_lack_them_and_each_is_counted(data: DataDir) -> None:
+    writer = JournalWriter(data.spool, sharing=True)
+    for number in range(1, 5):
+        its = {"trace_id": f"{number:032x}", "start_ns": number, "end_ns": number + 1}
+        run_as = {"gen_ai.operation.name": "invoke_agent"}
+        writer.append(encode_record(SpanRow(span_id="0a" * 8, name="run", attributes=run_as, **its)))
+        asked = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": "said before " * 2000}
+        writer.append(
+            encode_record(SpanRow(span_id="0b" * 8, parent_span_id="0a" * 8, name="chat", attributes=asked, **its))
+        )
+    writer.close()
+    [segment] = data.spool.glob("*.seg")
+    raw = bytearray(segment.read_bytes())
+    assert len(raw) < 30_000
+    raw[raw.index(b"said before ") + 10_000] ^= 1
+    segment.write_bytes(raw)
+    with Store.open(data, create=True) as store:
+        why = [one.incomplete for one in store.summaries()]
+    assert len(why) == 4
+    assert all("a span was refused: the journal's bytes of it cannot be read" in one for one in why)
+    assert "the store could not read 4 entries of its journal (the last: " in listed(data)
 
 
 def test_a_frame_that_its_writer_did_not_finish_was_acknowledged_to_nobody(data: DataDir) -> None:

@@ -51,6 +51,7 @@ class SpoolWriter:
             max_segment_bytes=_OUTBOX_SEGMENT_BYTES if ships else _SPOOL_SEGMENT_BYTES,
             fsync_interval_s=None,
             max_total_bytes=max_bytes,
+            sharing=True,
         )
         self._makes_room = _SHIP if ships else _TAKE_IN
         self.recorded = 0

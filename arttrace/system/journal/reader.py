@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arttrace.system.journal import lock
+from arttrace.system.journal.bases import ReaderBases
 from arttrace.system.journal.frames import (
     FRAME_OVERHEAD,
     HEADER,
-    VERSION,
+    VERSIONS,
     claimed_size,
     frame_end,
+    frame_leans,
     header_version,
     next_frame,
 )
+from arttrace.system.journal.sharing import decode_leaning, rebuilt
 
 OPEN_SUFFIX = ".open"
 SEALED_SUFFIX = ".seg"
@@ -74,11 +77,12 @@ def list_segments(directory: Path) -> list[Segment]:
 class SegmentReader:
     """Iterates over (end offset, payload) of one segment's whole frames; then the counts below are final.
 
-    `corrupt` is the number of damaged stretches that were skipped and `skipped_bytes` their size; `torn_bytes` is
-    what lies after the last whole frame: a frame being written now, or one whose writer died. Where the writer is done
-    (`finished`), what lies there with all of its bytes is a damaged stretch. `damaged` has the bytes of those stretches
-    that the caller has not taken out yet. `unreadable` says why nothing could be read (no segment, a newer version), or
-    is empty. Nothing here raises for what the file holds.
+    `corrupt` is the number of damaged stretches that were skipped and `skipped_bytes` their size; a whole frame whose
+    payload leans on one that is lost is such a stretch of its own. `torn_bytes` is what lies after the last frame that
+    could be read: a frame being written now, or one whose writer died. Where the writer is done (`finished`), what lies
+    there with all of its bytes is a damaged stretch. `damaged` has the bytes of those stretches that the caller has not
+    taken out yet. `unreadable` says why nothing could be read (no segment, a newer version), or is empty. Nothing here
+    raises for what the file holds.
     """
 
     def __init__(self, path: Path, offset: int = 0, *, finished: bool = False) -> None:
@@ -90,15 +94,17 @@ class SegmentReader:
         self.skipped_bytes = 0
         self.torn_bytes = 0
         self.unreadable = ""
+        self._bases = ReaderBases()
+        self._lost: list[bytes] = []  # damaged stretches behind the last frame that could be read
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
             head = file.read(len(HEADER))
             version = header_version(head)
-            if version != VERSION:
+            if version not in VERSIONS:
                 if len(head) >= len(HEADER):
                     found = "not a segment of arttrace" if version is None else f"segment version {version}"
-                    self.unreadable = f"{found}; this version reads {VERSION}"
+                    self.unreadable = f"{found}; this version reads {' and '.join(map(str, VERSIONS))}"
                 self.torn_bytes = len(head)
                 return
             base = max(self.offset, len(HEADER))
@@ -111,7 +117,13 @@ class SegmentReader:
         while at < len(data) or left > 0:
             end = frame_end(data, at)
             if end is not None:
-                yield base + end, data[at + FRAME_OVERHEAD : end]
+                stored = data[at + FRAME_OVERHEAD : end]
+                payload = self._rebuilt(stored, file, base + at) if frame_leans(data, at) else stored
+                if payload is None:
+                    self._lost.append(data[at:end])
+                else:
+                    self._count_lost()
+                    yield base + end, payload
                 at = end
             elif left > 0:
                 wanted = min(_wanted(data, at, left), left)
@@ -122,18 +134,56 @@ class SegmentReader:
                 found_at = next_frame(data, at + 1)
                 if found_at is None and not (self.finished and self._is_whole(data, at)):
                     self.torn_bytes = len(data) - at
-                    return
+                    break
                 found_at = len(data) if found_at is None else found_at
-                self.corrupt += 1
-                self.skipped_bytes += found_at - at
-                self.damaged.append(data[at:found_at])
+                self._lost.append(data[at:found_at])
                 at = found_at
+        if self.finished:
+            self._count_lost()
+        self.torn_bytes += sum(map(len, self._lost))
+
+    def _count_lost(self) -> None:
+        self.corrupt += len(self._lost)
+        self.skipped_bytes += sum(map(len, self._lost))
+        self.damaged += self._lost
+        self._lost = []
+
+    def _rebuilt(self, stored: bytes, file: BinaryIO, offset: int) -> bytes | None:
+        """The payload of a leaning frame at `offset`, or None where its base is lost."""
+        leaning = decode_leaning(stored)
+        if leaning is None:
+            return None
+        base = self._bases.get(leaning.base_offset)
+        if base is None:
+            base = _payload_at(file, leaning.base_offset, offset)
+            if base is None:
+                return None
+            self._bases.hold(leaning.base_offset, base)
+        return rebuilt(leaning, base)
 
     def _is_whole(self, data: bytes, at: int) -> bool:
         """Whether nothing is missing behind the last whole frame, of a writer that is done. What it sealed it had
         written; where it died, what it wrote last may be cut off."""
         size = claimed_size(data, at)
         return self.path.suffix == SEALED_SUFFIX or (size is not None and at + size <= len(data))
+
+
+def _payload_at(file: BinaryIO, offset: int, end: int) -> bytes | None:
+    """The payload of the whole frame at an offset, of a file that is read further on from where it is; None where none
+    is there that ends by `end`."""
+    if offset >= end:
+        return None
+    position = file.tell()
+    try:
+        file.seek(offset)
+        head = file.read(FRAME_OVERHEAD)
+        size = claimed_size(head, 0)
+        if size is None or offset + size > end or frame_leans(head, 0):
+            return None
+        frame = head + file.read(size - FRAME_OVERHEAD)
+        return frame[FRAME_OVERHEAD:] if frame_end(frame, 0) == size else None
+    finally:
+        file.seek(position)
 
 
 def _wanted(data: bytes, at: int, left: int) -> int:

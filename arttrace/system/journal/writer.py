@@ -8,12 +8,14 @@ import os
 import secrets
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 from arttrace.system import native_threads
 from arttrace.system.files import directory_bytes, far_descriptor, far_duplicate
 from arttrace.system.journal import lock
-from arttrace.system.journal.frames import HEADER, encode_frame
+from arttrace.system.journal.bases import WriterBases
+from arttrace.system.journal.frames import HEADER, SHARING_HEADER, encode_frame
 from arttrace.system.journal.reader import OPEN_SUFFIX, SEALED_SUFFIX
 from arttrace.system.private_files import make_directory, tighten
 
@@ -39,7 +41,8 @@ class JournalWriter:
     directory, to within 32 MiB for each process that writes there. Threads may share a writer, and append while `sync`
     waits for the disk; a forked child goes on in a segment of its own. A directory that is removed is made again;
     `removed` counts the payloads whose segment was removed while it was being written, whether or not somebody had read
-    them.
+    them. With `sharing` a payload is stored without what it has in common with an earlier one of its segment, of which
+    up to 16 MiB are held for that; only readers since version 2 of segments read those.
     """
 
     def __init__(
@@ -49,11 +52,13 @@ class JournalWriter:
         max_segment_bytes: int = 64 << 20,
         fsync_interval_s: float | None = 1.0,
         max_total_bytes: int | None = None,
+        sharing: bool = False,
     ) -> None:
         self.directory = directory
         self._max_segment_bytes = max_segment_bytes
         self._fsync_interval_s = fsync_interval_s
         self._max_total_bytes = max_total_bytes
+        self._bases = WriterBases() if sharing else None
         self._lock = native_threads.Lock()
         self._syncing = native_threads.Lock()  # taken before the other one
         self._synced_fd: int | None = None
@@ -74,17 +79,18 @@ class JournalWriter:
         Raises JournalFull at the directory's limit and OSError when the system refuses; nothing was appended then,
         and the next append tries again.
         """
-        frames = b"".join(map(encode_frame, payloads))
         with self._lock:
+            frames = self._frames(payloads)
             if self._fd is not None and self._size + len(frames) > self._max_segment_bytes > 0:
                 self._seal()
+                frames = self._frames(payloads)
             self._make_room(len(frames))
-            self._append(frames)
+            self._append(payloads, frames)
             # Asked afterwards: in a process of many busy threads each call of the system may cost a long wait for the
             # interpreter, and what is written can be read meanwhile.
             if self._fd is not None and os.fstat(self._fd).st_nlink == 0:
                 self._forget_removed()
-                self._append(frames)
+                self._append(payloads, self._frames(payloads))
             self._dirty = True
             self._payloads += len(payloads)
             interval = self._fsync_interval_s
@@ -133,7 +139,15 @@ class JournalWriter:
             self._seal()
             self._tell_failure()
 
-    def _append(self, frames: bytes) -> None:
+    def _frames(self, payloads: Sequence[bytes]) -> bytes:
+        """Payloads as they are written next: at the end of the open segment, or as the first of a new one."""
+        if self._bases is None:
+            return b"".join(map(encode_frame, payloads))
+        if self._fd is None:
+            self._bases.forget()
+        return self._bases.frames(payloads, len(HEADER) if self._fd is None else self._size)
+
+    def _append(self, payloads: Sequence[bytes], frames: bytes) -> None:
         try:
             self._write(self._current(), frames)
         except OSError as error:
@@ -143,7 +157,7 @@ class JournalWriter:
                 self._end_if_closed(self._fd, error)
             else:
                 raise
-            self._write(self._current(), frames)
+            self._write(self._current(), self._frames(payloads))
 
     def _tell_failure(self) -> None:
         failed, self._failed = self._failed, None
@@ -163,7 +177,8 @@ class JournalWriter:
         )
         try:
             lock.acquire(fd)
-            if os.write(fd, HEADER) < len(HEADER):  # what came after half a header could not be read
+            header = HEADER if self._bases is None else SHARING_HEADER
+            if os.write(fd, header) < len(header):  # what came after half a header could not be read
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             _sync_directory(self.directory)
         except BaseException:
@@ -184,6 +199,8 @@ class JournalWriter:
             raise
         self._size += len(frames)
         self._room -= len(frames)
+        if self._bases is not None:
+            self._bases.written()
 
     def _take_back(self, fd: int) -> None:
         """Cut off what was half written; where that fails too, leave the segment to the reader's torn tail."""
@@ -229,6 +246,8 @@ class JournalWriter:
 
     def _end_segment(self, fd: int) -> None:
         self._fd, self._dirty = None, False
+        if self._bases is not None:
+            self._bases.forget()
         try:
             os.close(fd)
         except OSError as error:

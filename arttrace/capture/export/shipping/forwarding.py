@@ -40,7 +40,11 @@ class ReceiverOutbox:
         self._full = False
         self._about_written = False
         self._outbox = JournalWriter(
-            self.directory, max_segment_bytes=_SEGMENT_BYTES, fsync_interval_s=None, max_total_bytes=MAX_OUTBOX_BYTES
+            self.directory,
+            max_segment_bytes=_SEGMENT_BYTES,
+            fsync_interval_s=None,
+            max_total_bytes=MAX_OUTBOX_BYTES,
+            sharing=True,
         )
 
     def write(self, payloads: Sequence[bytes]) -> None:
