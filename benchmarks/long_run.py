@@ -1,11 +1,15 @@
 """What one long run costs, part by part: in the agent's process, on the wire, in the collector, in the store, to read.
 
-    python benchmarks/long_run.py [TURNS ...] [--turn 400] [--token-ids]
+    python benchmarks/long_run.py [TURNS ...] [--turn 400] [--token-ids] [--spool]
 
 For each number of turns an agent asks a scripted server, in a process of its own, in one conversation: every call's
 prompt is all of what came before it, and a turn adds `--turn` characters. First with capture, its spans delivered to a
 collector, which is timed until the store has them all; then without capture. What reads the run comes after that, each
 command in a process of its own. `--token-ids` has the server give token ids and log-probabilities, as vLLM does.
+
+`--spool` measures the spool instead: the agent leaves its records there, and they are appended to two journals, one
+that stores each whole and one that stores once what it has in common with one before it, in turns, which are read
+again. A figure is the median of the CPU time of a record, the ratio that of the pairs.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import gzip
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +27,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -257,6 +263,60 @@ def run_command_here(data: Path, *arguments: str) -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
+def spool_of(turns: int, turn: int, *, token_ids: bool) -> None:
+    """Has an agent leave its records in a spool, and prints what they cost there."""
+    from arttrace.system.journal import list_segments, read_segment
+
+    command = [sys.executable, __file__, "--serve", str(int(token_ids)), str(turn)]
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
+    ):
+        assert server.stdout is not None
+        assert server.stdin is not None
+        measured("--agent", server.stdout.readline().strip(), str(turns), str(turn), ARTTRACE_DIR=temporary)
+        server.stdin.close()
+        payloads = (
+            payload for segment in list_segments(Path(temporary, "spool")) for _, payload in read_segment(segment.path)
+        )
+        print(f"{turns} turns{', token ids' if token_ids else ''}", flush=True)
+        compare_journals(payloads, Path(temporary))
+
+
+def compare_journals(payloads: Iterable[bytes], folder: Path) -> None:
+    """Appends payloads to a journal that stores each whole and to one that shares, and reads both."""
+    from arttrace.system.journal import JournalWriter, list_segments, read_segment
+
+    ways = {"whole": False, "sharing": True}
+    writers = {
+        way: JournalWriter(folder / way, fsync_interval_s=None, sharing=sharing) for way, sharing in ways.items()
+    }
+    appended: dict[str, list[float]] = {way: [] for way in ways}
+    given = 0
+    for number, payload in enumerate(payloads):
+        given += len(payload)
+        for way in sorted(ways, reverse=bool(number % 2)):
+            began = time.thread_time()
+            writers[way].append(payload)
+            appended[way].append(time.thread_time() - began)
+    pairs = [one / other for one, other in zip(appended["sharing"], appended["whole"], strict=True)]
+    print(
+        f"  {len(pairs)} records, {given / 1e6:.1f} MB; sharing / whole, median of pairs {statistics.median(pairs):.2f}"
+    )
+    for way, writer in writers.items():
+        writer.close()
+        segments = list_segments(folder / way)
+        size = sum(segment.path.stat().st_size for segment in segments)
+        began = time.thread_time()
+        count = sum(1 for segment in segments for _ in read_segment(segment.path))
+        read = time.thread_time() - began
+        costs = 1000 * statistics.median(appended[way]), 1000 * max(appended[way]), 1000 * read / count
+        print(
+            f"  {way:8} {size / 1e6:8.1f} MB; append {costs[0]:.3f} ms, at most {costs[1]:.1f}; read {costs[2]:.3f} ms",
+            flush=True,
+        )
+
+
 def benchmark(turns: int, turn: int, *, token_ids: bool) -> None:
     """Measures and prints."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
@@ -317,6 +377,7 @@ if __name__ == "__main__":
             options.add_argument("turns", nargs="*", type=int, default=[100, 500, 1000, 2000])
             options.add_argument("--turn", type=int, default=400, help="characters that a turn adds")
             options.add_argument("--token-ids", action="store_true")
+            options.add_argument("--spool", action="store_true", help="what the records cost in the spool")
             given = options.parse_args()
             for number in given.turns:
-                benchmark(number, given.turn, token_ids=given.token_ids)
+                (spool_of if given.spool else benchmark)(number, given.turn, token_ids=given.token_ids)

@@ -30,7 +30,7 @@ _NEAR: Final = 1024
 """How much of the payload may stand there in its place, where it is looked for at little cost."""
 
 
-class Part(NamedTuple):
+class CommonPart(NamedTuple):
     """The bytes that a payload has from `start` on, and its base from `base_start` on."""
 
     start: int
@@ -48,7 +48,7 @@ class Leaning(NamedTuple):
     own: memoryview
 
 
-def common_parts(payload: bytes, base: bytes, *, searches: int) -> list[Part]:
+def common_parts(payload: bytes, base: bytes, *, searches: int) -> list[CommonPart]:
     """Parts that both have, in order, behind the payload's head. A short text that is another one in the payload is
     stepped over at little cost; for up to `searches` others the rest of the payload is looked through."""
     with memoryview(base) as view:
@@ -56,11 +56,11 @@ def common_parts(payload: bytes, base: bytes, *, searches: int) -> list[Part]:
         tail = _same_before(payload, HEAD, end, view, 0, len(base))
         end, base_end = end - tail, len(base) - tail
         at, base_at = HEAD, min(HEAD, base_end)
-        parts: list[Part] = []
+        parts: list[CommonPart] = []
         for _ in range(_MAX_PARTS - 1):
             length = _same_from(payload, at, end, view, base_at, base_end)
             if length >= _LEAST_PART:
-                parts.append(Part(at, base_at, length))
+                parts.append(CommonPart(at, base_at, length))
             at, base_at = at + length, base_at + length
             met = _met(payload, at, min(end, at + _NEAR), view, base_at, base_end, _NEAR_STEPS)
             if met is None and searches > 0 and end > at + _NEAR:
@@ -70,7 +70,7 @@ def common_parts(payload: bytes, base: bytes, *, searches: int) -> list[Part]:
                 break
             at, base_at = met
         if tail >= _LEAST_PART:
-            parts.append(Part(end, base_end, tail))
+            parts.append(CommonPart(end, base_end, tail))
         return parts
 
 
@@ -89,12 +89,12 @@ def _met(
     return None
 
 
-def own_bytes(payload: bytes, parts: Sequence[Part]) -> int:
+def own_bytes(payload: bytes, parts: Sequence[CommonPart]) -> int:
     """How many bytes are stored of a payload that has these parts in common with its base."""
     return _FIELDS.size + _PART.size * len(parts) + len(payload) - sum(part.length for part in parts)
 
 
-def encode_leaning(payload: bytes, base_offset: int, parts: Sequence[Part]) -> bytes:
+def encode_leaning(payload: bytes, base_offset: int, parts: Sequence[CommonPart]) -> bytes:
     """What is stored of a payload that has `parts` in common with the whole one at `base_offset`."""
     stored, own, at = [_FIELDS.pack(base_offset, len(payload), zlib.crc32(payload), len(parts))], [], 0
     for start, base_start, length in parts:
