@@ -30,11 +30,11 @@ from arttrace.capture.export import lifecycle
 from arttrace.capture.export import recorder as recorder_module
 from arttrace.capture.export.recorder import Counts, Recorder
 from arttrace.records import semconv
-from arttrace.records.record import Record
+from arttrace.records.record import Record, decode_record
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
-from arttrace.system.journal import list_segments
+from arttrace.system.journal import list_segments, read_segment
 from arttrace.system.paths import DataDir
 
 DEADLINE_S = 60.0
@@ -126,6 +126,34 @@ def test_a_short_call_is_spooled_once_and_nothing_of_it_stays(
 
 def span(number: int, size: int = 0) -> SpanRow:
     return SpanRow(f"{number + 1:032x}", f"{number + 1:016x}", f"span {number}", 1, 2, attributes={"x": "x" * size})
+
+
+def test_the_prompts_of_a_conversation_are_on_the_disk_once_wherever_they_wait(tmp_path: Path) -> None:
+    away = "http://127.0.0.1:9"
+    data = {name: DataDir(tmp_path / name) for name in ("spool", "outbox")}
+    receiver = arttrace.Receiver(away)
+    places = {
+        data["spool"].spool: Recorder(Settings(data["spool"], receivers=(receiver,))),
+        data["outbox"].outbox: Recorder(Settings(data["outbox"], endpoint=away)),
+    }
+    asked, given = "", 0
+    for number in range(60):
+        asked += f"turn {number} " + os.urandom(500).hex()
+        row = msgspec.structs.replace(span(number), attributes={semconv.INPUT_MESSAGES: asked})
+        given += len(asked)
+        for recorder in places.values():
+            recorder.record(row)
+    for place, recorder in places.items():
+        assert recorder.flush(DEADLINE_S)
+        for waits in (place, *recorder.settings.data.receivers.glob("*")):
+            segments = list_segments(waits)
+            assert sum(segment.path.stat().st_size for segment in segments) < given / 3
+            records = [decode_record(payload) for each in segments for _, payload in read_segment(each.path)]
+            prompts = [one.attributes[semconv.INPUT_MESSAGES] for one in records if isinstance(one, SpanRow)]
+            assert (len(prompts), prompts[-1]) == (60, asked)
+            assert all(asked.startswith(str(prompt)) for prompt in prompts)
+        recorder.stop()
+    assert len(list(data["spool"].receivers.glob("*"))) == 1
 
 
 @pytest.fixture

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -362,6 +365,39 @@ def test_nothing_leans_on_what_the_disk_refused(tmp_path: Path, monkeypatch: pyt
             writer.append(first)
     writer.append(second)
     assert contents(tmp_path) == [b"before", second]
+
+
+_WRITES = """
+import sys
+from pathlib import Path
+from arttrace.system.journal import JournalWriter
+writer = JournalWriter(Path(sys.argv[1]), fsync_interval_s=None, sharing=True)
+text, number = "", 0
+while True:
+    text += f"turn {number}; " * 300
+    writer.append(text.encode())
+    print(number, flush=True)
+    number += 1
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_kill_9_keeps_what_was_appended(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", _WRITES, str(tmp_path)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    first = [child.stdout.readline() for _ in range(150)]
+    child.send_signal(signal.SIGKILL)
+    acknowledged = len(first) + len(child.stdout.read().splitlines())
+    child.wait(60)
+    expected, text = [], ""
+    for number in range(acknowledged + 1):
+        text += f"turn {number}; " * 300
+        expected.append(text.encode())
+    segments = list_segments(tmp_path)
+    got = [payload for one in segments for _, payload in read_segment(one.path, finished=one.finished())]
+    assert len(got) >= acknowledged
+    assert got == expected[: len(got)]
+    assert sum(one.path.stat().st_size for one in segments) * 4 < sum(map(len, got))
 
 
 def test_what_has_nothing_in_common_takes_a_bounded_time(tmp_path: Path) -> None:
