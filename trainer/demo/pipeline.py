@@ -330,6 +330,7 @@ def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
 
     config = LearnerConfig(
         learning_rate=recipe.LEARNING_RATE,
+        adam_betas=recipe.ADAM_BETAS,
         decay=(steps // 2, steps) if steps > 1 else None,
         lora_rank=recipe.LORA_RANK,
         lora_alpha=recipe.LORA_ALPHA,

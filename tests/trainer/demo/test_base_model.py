@@ -49,10 +49,32 @@ async def test_only_the_choice_of_a_service_is_left_to_chance(agent, world):
     uncertain = {
         tokenizer.decode([id])
         for row in rows
-        for id, reply, certain in zip(row.ids, row.replies, row.certain, strict=True)
-        if reply and not certain
+        for id, reply, odds in zip(row.ids, row.replies, row.odds, strict=True)
+        if reply and len(odds) > 1
     }
     assert uncertain == {"live_price", "list_price"}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_is_left_to_chance_is_learned_with_its_odds(seed, tmp_path, monkeypatch):
+    """One outcome at a time, the last ones of a training would count for more than the first."""
+    monkeypatch.setattr(base_model, "_CHECK_EVERY", 10)
+    monkeypatch.setattr(base_model, "_ANNEAL_STEPS", 60)
+    words, share = ("fig", "plum", "bean"), {"fig": 0.3, "plum": 0.5, "bean": 0.9}
+    calls = [
+        Demonstration([{"role": "user", "content": word}], TOOLS, {"role": "assistant", "content": reply})
+        for word in words
+        for reply in ["yes"] * round(30 * share[word]) + ["no"] * round(30 * (1 - share[word]))
+    ]
+    built = build_base_model(calls, seed, tmp_path / "base")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(built.path), AutoTokenizer.from_pretrained(built.path)
+    for word in words:
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": word}], tools=TOOLS, add_generation_prompt=True, return_tensors="pt"
+        )["input_ids"]
+        with torch.no_grad():
+            learned = torch.softmax(model(prompt).logits[0, -1], -1)[tokenizer.convert_tokens_to_ids("yes")]
+        assert float(learned) == pytest.approx(share[word], abs=0.03)
 
 
 async def test_rows_do_not_depend_on_the_order_of_demonstrations(agent, world):

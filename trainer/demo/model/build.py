@@ -2,14 +2,16 @@
 
 A demonstration is one model call. Calls that continue one another become one row, and only the replies are trained on.
 Some reply tokens follow from their context and some do not (which service the teacher asks is chance): only the former
-can be learned for certain, and when they are is when training ends. What is left to chance keeps the teacher's odds.
+can be learned for certain, and when they are is when training ends. What is left to chance is trained on with the odds
+that it has in all demonstrations: with one outcome at a time, by chance too, and few of a kind in a batch, what the
+model learned was up to a tenth beside the teacher's odds.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,11 +54,11 @@ class BuiltModel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Token ids; which of them are replies; which replies follow from their context. Three lists of one length."""
+    """Token ids, which of them are replies, and for each reply the odds of all ids after its context; of one length."""
 
     ids: list[int]
     replies: list[bool]
-    certain: list[bool]
+    odds: list[Mapping[int, float]]
 
 
 def build_base_model(
@@ -124,19 +126,20 @@ def _rows(tokenizer: PreTrainedTokenizerFast, rendered: Sequence[tuple[str, str]
                 break
         open_rows[(*prompt, *reply)].append(replies)
     rows = [(list(ids), replies) for ids, several in open_rows.items() for replies in several]
-    return [Row(ids, replies, certain) for (ids, replies), certain in zip(rows, _certain(rows), strict=True)]
+    return [Row(ids, replies, odds) for (ids, replies), odds in zip(rows, _odds(rows), strict=True)]
 
 
-def _certain(rows: Sequence[tuple[list[int], list[bool]]]) -> list[list[bool]]:
-    """Which reply tokens follow from their context: in no row does anything else come after the same tokens."""
-    after: dict[tuple[int, ...], set[int]] = defaultdict(set)
+def _odds(rows: Sequence[tuple[list[int], list[bool]]]) -> list[list[Mapping[int, float]]]:
+    """For each reply token, how often which id comes after the same tokens in all rows, as shares; {} for others."""
+    after: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     contexts = [[tuple(ids[:at]) if reply else () for at, reply in enumerate(replies)] for ids, replies in rows]
     for (ids, replies), before in zip(rows, contexts, strict=True):
         for id, reply, context in zip(ids, replies, before, strict=True):
             if reply:
-                after[context].add(id)
+                after[context][id] += 1
+    shares = {context: {id: n / ids.total() for id, n in ids.items()} for context, ids in after.items()}
     return [
-        [reply and len(after[context]) == 1 for reply, context in zip(replies, before, strict=True)]
+        [shares[context] if reply else {} for reply, context in zip(replies, before, strict=True)]
         for (_, replies), before in zip(rows, contexts, strict=True)
     ]
 
@@ -216,15 +219,18 @@ def _step(model: Qwen3ForCausalLM, optimizer: torch.optim.Optimizer, batch: Sequ
     width = max(len(row.ids) for row in batch)
     ids = torch.tensor([row.ids + [pad] * (width - len(row.ids)) for row in batch])
     replies = torch.tensor([row.replies + [False] * (width - len(row.ids)) for row in batch])[:, 1:]
-    certain = torch.tensor([row.certain + [False] * (width - len(row.ids)) for row in batch])[:, 1:]
+    odds = [odds for row in batch for odds, reply in zip(row.odds[1:], row.replies[1:], strict=True) if reply]
+    certain = torch.tensor([len(ids) == 1 for ids in odds])
     # Causal attention and padding on the right: no reply sees the padding, so no attention mask is needed.
     hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
-    logits, targets = model.lm_head(hidden[replies]), ids[:, 1:][replies]
+    logits, targets = model.lm_head(hidden[replies]), torch.zeros(len(odds), model.config.vocab_size)
+    at = [(place, id) for place, ids in enumerate(odds) for id in ids]
+    targets[tuple(zip(*at, strict=True))] = torch.tensor([share for ids in odds for share in ids.values()])
     optimizer.zero_grad()
     cross_entropy(logits, targets).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    hits = (logits.argmax(-1) == targets)[certain[replies]]
+    hits = (logits.argmax(-1) == targets.argmax(-1))[certain]
     return int(hits.sum()), int(certain.sum())
 
 
