@@ -75,6 +75,11 @@ class DataDir:
         return self.root / "receivers"
 
     @property
+    def claude_code(self) -> Path:
+        """What each Claude Code that a captured program runs has sent and received, until it is recorded."""
+        return self.root / "claude-code"
+
+    @property
     def journal(self) -> Path:
         """The journal of the process that owns the store: everything enters the store through it."""
         return self.root / "journal"

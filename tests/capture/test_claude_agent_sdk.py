@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import shlex
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ from claude_agent_sdk import (
 from messages_server import MessagesServer, serve_messages, whole
 
 import arttrace
+from arttrace.capture.base import guard
+from arttrace.capture.patches.frameworks.claude_agent import transport
+from arttrace.capture.patches.frameworks.claude_agent.bodies import WrittenBodies
+from arttrace.capture.patches.frameworks.claude_agent.claude_code import ClaudeCode
 from arttrace.capture.patches.frameworks.claude_agent.transport import VARIABLE
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
@@ -71,7 +75,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Messages
     """What Claude Code asks in place of Anthropic's server; it finds no settings and calls nobody else."""
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
-    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(ClaudeCode, "writes_none", False)  # as after the test of an older one
     with serve_messages() as running:
         for name, value in {
             "HOME": str(tmp_path / "home"),
@@ -81,7 +85,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Messages
             "DISABLE_AUTOUPDATER": "1",
         }.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
         yield running
 
 
@@ -99,6 +102,11 @@ async def asked(prompt: str, options: ClaudeAgentOptions) -> list[Any]:
         if isinstance(message, ResultMessage):
             got.append(message.is_error)
     return got
+
+
+def left_there(tmp_path: Path) -> list[str]:
+    """What Claude Code has written and is not recorded."""
+    return [path.name for path in (tmp_path / "data" / "claude-code").rglob("*")]
 
 
 def calls(found: list[SpanRow]) -> list[SpanRow]:
@@ -155,7 +163,7 @@ async def test_each_call_is_recorded_as_the_server_had_it(
     [run] = build_trajectories(found)
     assert run.incomplete == ""
     assert "sk-ant-secret" not in "".join(map(str, found))
-    assert [*(tmp_path / "tmp").glob("arttrace*")] == []
+    assert left_there(tmp_path) == []
 
 
 async def test_a_sub_agents_calls_are_its_own(
@@ -188,6 +196,7 @@ async def test_a_sub_agents_calls_are_its_own(
         assert len(own) == 2
         assert len({("QUINCE, look" in each, "MEDLAR, look" in each) for each in words}) == 1
         assert span.start_ns <= min(call.start_ns for call in own)
+        assert max(call.end_ns for call in own) <= span.end_ns
         assert names[span.parent_span_id or ""] == "run"
         answer = json.loads(own[-1].attributes[semconv.OUTPUT_MESSAGES])[0]["parts"][0]["content"]
         assert answer.split()[0] in words[0]
@@ -197,12 +206,17 @@ async def test_a_sub_agents_calls_are_its_own(
 
 
 async def test_each_turn_of_a_client_is_of_who_asked(
-    server: MessagesServer, options: ClaudeAgentOptions, spans: Spans
+    server: MessagesServer, options: ClaudeAgentOptions, spans: Spans, tmp_path: Path
 ) -> None:
     """With a tool that is a function of the program, which calls an agent of its own."""
+    there: list[list[str]] = []
 
     @arttrace.agent
     async def greeter(name: str) -> str:
+        async with asyncio.timeout(60):
+            while (names := left_there(tmp_path)) and any(name.endswith(".response.json") for name in names):
+                await asyncio.sleep(0.05)
+        there.append(names)
         return f"hi {name}"
 
     @tool("greet", "Greets", {"name": str})
@@ -223,6 +237,7 @@ async def test_each_turn_of_a_client_is_of_who_asked(
             return [type(message).__name__ async for message in client.receive_response()]
 
         await turn("GREET")
+        assert [name for name in left_there(tmp_path) if name.endswith(".json")] == []
         await turn("thanks")
 
     found = spans()
@@ -235,6 +250,48 @@ async def test_each_turn_of_a_client_is_of_who_asked(
     assert json.loads(call.attributes[semconv.TOOL_CALL_RESULT]) == "hi Bob"
     [inner] = [span for span in found if span.attributes.get(semconv.AGENT_NAME) == "greeter"]
     assert inner.parent_span_id == call.span_id
+
+
+async def test_a_call_that_is_left_early_is_of_who_asked_for_it(
+    server: MessagesServer, options: ClaudeAgentOptions, spans: Spans
+) -> None:
+    server.script = lambda request: says(text("Done.")) if results(request) else says(text("I look."), LOOK)
+    async with ClaudeSDKClient(options) as client:
+
+        async def turn(prompt: str, until: type) -> None:
+            await client.query(prompt)
+            async for message in client.receive_messages():
+                if isinstance(message, until):
+                    break
+
+        await arttrace.trajectory(turn, name="first")("QUINCE", AssistantMessage)
+        await client.interrupt()
+        await arttrace.trajectory(turn, name="second")("MEDLAR", ResultMessage)
+
+    found = spans()
+    names = agents(found)
+    of = {"first": 0, "second": 0}
+    for call in calls(found):
+        name = names[call.parent_span_id or ""]
+        assert ("MEDLAR" in call.attributes[semconv.INPUT_MESSAGES]) == (name == "second")
+        of[name] += 1
+    assert min(of.values()) >= 1
+
+
+async def test_without_room_for_what_it_writes_the_run_is_incomplete(
+    server: MessagesServer,
+    options: ClaudeAgentOptions,
+    spans: Spans,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE")
+    server.script = lambda request: says(text("Done."))
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "claude-code").write_text("a file in the place of the directory")
+    assert await arttrace.trajectory(asked, name="run")("go", options) == ["Done.", False]
+    [run] = build_trajectories(spans())
+    assert run.incomplete
 
 
 async def test_attempts_that_the_server_refuses_are_of_one_call(
@@ -276,7 +333,7 @@ async def test_a_loop_that_is_left_early_leaves_nothing(
 
     await left()
     async with asyncio.timeout(120):  # the SDK leaves the end of Claude Code to the event loop
-        while [*(tmp_path / "tmp").glob("arttrace*")]:
+        while left_there(tmp_path):
             await asyncio.sleep(0.05)
     [run] = build_trajectories(spans())
     assert len(run.calls) >= 1
@@ -317,6 +374,33 @@ async def test_what_the_gateway_records_is_not_recorded_twice(
     server: MessagesServer, options: ClaudeAgentOptions, spans: Spans
 ) -> None:
     server.script = lambda request: says(text("Done."))
-    options.env = {"ANTHROPIC_BASE_URL": f"{server.url}/r/0123"}
+    options.env = {"ANTHROPIC_BASE_URL": f"{server.url}/r/{'0' * 32}"}
     await arttrace.trajectory(asked, name="run")("go", options)
     assert calls(spans()) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (transport, "_begun"),
+        (ClaudeCode, "asked"),
+        (ClaudeCode, "saw"),
+        (ClaudeCode, "_record_in_its_turn"),
+        (WrittenBodies, "take"),
+        (ClaudeCode, "end"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_whatever_of_ours_fails_the_program_never_notices(
+    owner: Any, name: str, server: MessagesServer, options: ClaudeAgentOptions, spans: Spans, monkeypatch: Any
+) -> None:
+    monkeypatch.delenv("ARTTRACE_RAISE")
+    server.script = lambda request: says(text("Done."))
+    monkeypatch.setattr(guard, "failures", Counter())
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(owner, name, fails)
+    assert await arttrace.trajectory(asked, name="run")("go", options) == ["Done.", False]
+    assert guard.failures["recording Claude Code"] >= 1

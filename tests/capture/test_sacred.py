@@ -282,6 +282,7 @@ ELSEWHERE = {
     "reading a call of Google ADK": "tests/frameworks",
     "ending a library's span": "test_library_spans.py",
     "answering a tool from the record": "test_recorded_tools.py",
+    "recording Claude Code": "test_claude_agent_sdk.py",
     "noting that a run asked for input": "tests/trainer/test_replay.py",
     "counting what was captured": "test_what_fails_at_the_end_of_a_program_is_counted",
     "taking the hooks out": "test_what_fails_at_the_end_of_a_program_is_counted",

@@ -1,5 +1,5 @@
-"""The bodies of model calls that another program writes into a directory, as Claude Code does: each request before it
-is sent, each answer when it is whole, and a line of `index.jsonl` that names both.
+"""The bodies of model calls that Claude Code writes into a directory: each request before it is sent, each answer when
+it is whole, and a line of `index.jsonl` that names both.
 
 What was taken is removed. Each attempt of a call writes its request anew. Source of the files: Claude Code's
 `OTEL_LOG_RAW_API_BODIES` (https://code.claude.com/docs/en/monitoring-usage).
@@ -8,7 +8,7 @@ What was taken is removed. Each attempt of a call writes its request anew. Sourc
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ _REQUESTS, _ANSWERS = "*.request.json", "*.response.json"
 
 
 class RefusedAttempt(NamedTuple):
-    """An attempt that the server did not answer as asked, as the other program said when it waited to try again."""
+    """An attempt that the server did not answer as asked, as Claude Code said when it waited to try again."""
 
     time_ns: int
     status: int | None
@@ -43,75 +43,92 @@ class WrittenCall(msgspec.Struct, frozen=True):
     """Its attempts before this one."""
 
 
+class _IndexLine(msgspec.Struct):
+    """A line of the index whose call has not been taken, and how much of its answer was there at the last look."""
+
+    said: dict[str, Any]
+    seen: int = 0
+
+
 class WrittenBodies:
     """What is written into one directory, taken as it comes."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read = 0
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[_IndexLine] = []
 
-    def take(self, refusals: list[RefusedAttempt]) -> list[WrittenCall]:
-        """The calls that have come whole since the last time. `refusals` are those that the program has told of; those
+    def take(self, refusals: list[RefusedAttempt]) -> Iterator[WrittenCall]:
+        """The calls that have come whole since the last time. `refusals` are those that Claude Code has told of; those
         that belong to one of its calls are taken out of the list."""
-        self._waiting += self._new_lines()
-        taken: list[WrittenCall] = []
+        self._waiting += map(_IndexLine, self._new_lines())
         for line in [*self._waiting]:
-            request, answer = self._body(line.get("request_file")), self._body(line.get("response_file"))
-            if answer is None or request is None or not isinstance(json_or_none(answer), dict):
-                continue  # it is being written
-            self._waiting.remove(line)
-            path = self._directory / line["request_file"]
-            ended_ns = _time_ns(line.get("timestamp"))
-            started_ns = min(path.stat().st_mtime_ns, ended_ns)  # it is written beside being sent
-            self._remove(path, self._directory / line["response_file"])
-            taken.append(
-                WrittenCall(
-                    request=request,
-                    answer=answer,
-                    answer_id=str(line.get("message_id")),
-                    source=str(line.get("query_source")),
-                    started_ns=started_ns,
-                    ended_ns=ended_ns,
-                    refused=tuple(self._attempts_of(request, started_ns, refusals)),
-                )
-            )
-        return taken
+            request, answer = self._file(line.said.get("request_file")), self._file(line.said.get("response_file"))
+            if request is None or answer is None:  # nothing of ours
+                self._waiting.remove(line)
+                continue
+            size = _size(answer)
+            if size <= line.seen:
+                continue
+            line.seen = size
+            written = self._call(line.said, request, answer, refusals)
+            if written is not None:
+                self._waiting.remove(line)
+                yield written
 
-    def rest(self, refusals: list[RefusedAttempt]) -> list[WrittenCall]:
+    def rest(self, refusals: list[RefusedAttempt]) -> Iterator[WrittenCall]:
         """The calls that have no whole answer when the program has ended: those of one request are attempts of one.
 
         An older program writes no index: which answer is whose is not known there, and none is given.
         """
         if not (self._directory / INDEX).exists() and any(self._directory.glob(_ANSWERS)):
-            return []
+            return
         found: dict[bytes, list[int]] = {}
         for began_ns, path in self._requests():
-            if (request := self._body(path.name)) is not None:
-                found.setdefault(request, []).append(began_ns)
-            self._remove(path)
-        rest = []
+            found.setdefault(path.read_bytes(), []).append(began_ns)
+            path.unlink()
         for request, began in found.items():
             refused = [refusals.pop(0) if refusals else RefusedAttempt(ns, None) for ns in began]
             ended_ns = max(refused[-1].time_ns, began[-1])
-            rest.append(WrittenCall(request, None, "", "", began[0], ended_ns, tuple(refused)))
-        return rest
+            yield WrittenCall(request, None, "", "", began[0], ended_ns, tuple(refused))
 
-    def _attempts_of(self, request: bytes, started_ns: int, refusals: list[RefusedAttempt]) -> Iterable[RefusedAttempt]:
+    def _call(
+        self, said: dict[str, Any], request: Path, answer: Path, refusals: list[RefusedAttempt]
+    ) -> WrittenCall | None:
+        """The call of a line; None while its answer is being written."""
+        received = answer.read_bytes()
+        if not isinstance(json_or_none(received), dict):
+            return None
+        try:
+            sent, began_ns = request.read_bytes(), request.stat().st_mtime_ns
+        except FileNotFoundError:  # taken for an attempt of another call, which said the same
+            return None
+        ended_ns = _time_ns(said.get("timestamp"))
+        started_ns = min(began_ns, ended_ns)  # it is written beside being sent
+        request.unlink()
+        answer.unlink()
+        return WrittenCall(
+            request=sent,
+            answer=received,
+            answer_id=str(said.get("message_id")),
+            source=str(said.get("query_source")),
+            started_ns=started_ns,
+            ended_ns=ended_ns,
+            refused=tuple(self._attempts_of(sent, started_ns, refusals)),
+        )
+
+    def _attempts_of(self, sent: bytes, started_ns: int, refusals: list[RefusedAttempt]) -> Iterator[RefusedAttempt]:
         for began_ns, path in self._requests() if refusals else ():
-            if began_ns > started_ns or path.stat().st_size != len(request) or self._body(path.name) != request:
-                continue
-            if refusals:
-                self._remove(path)
+            if refusals and began_ns <= started_ns and _size(path) == len(sent) and path.read_bytes() == sent:
+                path.unlink()
                 yield refusals.pop(0)
 
     def _new_lines(self) -> list[dict[str, Any]]:
-        try:
-            with (self._directory / INDEX).open("rb") as index:
-                index.seek(self._read)
-                lines = index.read()
-        except FileNotFoundError:
+        if _size(self._directory / INDEX) <= self._read:
             return []
+        with (self._directory / INDEX).open("rb") as index:
+            index.seek(self._read)
+            lines = index.read()
         whole = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole)
         return [json_object(json_or_none(line)) for line in whole.splitlines()]
@@ -119,18 +136,17 @@ class WrittenBodies:
     def _requests(self) -> list[tuple[int, Path]]:
         return sorted((path.stat().st_mtime_ns, path) for path in self._directory.glob(_REQUESTS))
 
-    def _body(self, name: Any) -> bytes | None:
-        if not isinstance(name, str) or "/" in name:
-            return None
-        try:
-            return (self._directory / name).read_bytes()
-        except FileNotFoundError:
-            return None
+    def _file(self, name: Any) -> Path | None:
+        is_name = isinstance(name, str) and "/" not in name and "\\" not in name and "\0" not in name
+        return self._directory / name if is_name else None
 
-    @staticmethod
-    def _remove(*paths: Path) -> None:
-        for path in paths:
-            path.unlink(missing_ok=True)
+
+def _size(path: Path) -> int:
+    """In bytes; 0 where it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _time_ns(timestamp: Any) -> int:

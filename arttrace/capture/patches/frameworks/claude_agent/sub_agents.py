@@ -7,6 +7,7 @@ the tool calls of its answers before. Both are below whichever scope asked Claud
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 
 from arttrace.capture.context import program
@@ -16,14 +17,17 @@ from arttrace.records.values.lenient_json import json_object, json_objects
 
 _STARTING = ("Agent", "Task")  # the tool's name, and the one that it had in Claude Code 1 and 2.0
 _HIDDEN = "<REDACTED>"
+_OVER = ("completed", "failed", "killed", "cancelled", "stopped")
 
 
 class _Asked(NamedTuple):
-    """A tool call that starts an agent: the agent's kind, what it is told, and which agent's tool call it is."""
+    """A tool call that starts an agent: the agent's kind, what it is told, which agent's tool call it is, and the
+    context of the turn that it was made in."""
 
     name: str
     prompt: str
     by: str
+    context: Context
 
 
 class SubAgents:
@@ -34,44 +38,34 @@ class SubAgents:
         self._callers: dict[str, str] = {}
         """Of each tool call, the agent that made it."""
         self._scopes: dict[str, Scope | None] = {}
+        self._tasks: dict[str, str] = {}
+        """By the id that Claude Code gives what it runs."""
         self._in_background: set[str] = set()
         self._ended: set[str] = set()
 
     def scope_of(self, request: dict[str, Any], answer: dict[str, Any], source: str, started_ns: int) -> Scope | None:
         """The scope of the sub-agent that made a call, opened at `started_ns` if it is its first; None for the main
-        agent. `source` is what Claude Code says of it."""
+        agent. `source` is what Claude Code says of it. To be called in the context of the call's turn."""
         agent = self._agent_of(request) if source.startswith("agent:") else ""
-        for block in json_objects(answer.get("content")):
-            if block.get("type") == "tool_use" and isinstance(id := block.get("id"), str):
-                self._callers[id] = agent
-                told = json_object(block.get("input"))
-                if block.get("name") in _STARTING and isinstance(prompt := told.get("prompt"), str):
-                    self._asked[id] = _Asked(str(told.get("subagent_type") or "general-purpose"), prompt, agent)
+        self._note_calls(answer, agent)
         if agent and agent not in self._scopes:
-            with ScopeStep(self._scopes.get(self._asked[agent].by)):
-                scope = self._scopes[agent] = open_scope("agent", self._asked[agent].name, outside=program.scope)
+            asked = self._asked[agent]
+            scope = self._scopes[agent] = asked.context.copy().run(self._opened, asked)
             if scope is not None:
                 scope.span.start_ns = started_ns
         return self._scopes.get(agent)
 
-    @property
-    def are_running(self) -> bool:
-        """Whether some go on beside the main agent."""
-        return bool(self._in_background - self._ended)
-
     def saw(self, message: dict[str, Any]) -> set[str]:
-        """Claude Code has told the SDK something. Returns which sub-agents have ended by it."""
+        """Claude Code has told the SDK something, in the context of the turn. Returns which sub-agents have ended."""
         ended: set[str] = set()
-        id = message.get("tool_use_id")
-        if message.get("type") == "system" and isinstance(id, str):
-            if message.get("subtype") == "task_started" and message.get("is_backgrounded"):
-                self._in_background.add(id)
-            elif message.get("subtype") == "task_notification":
-                ended.add(id)
+        said = json_object(message.get("message"))
+        if message.get("type") == "assistant":
+            self._note_calls(said, str(message.get("parent_tool_use_id") or ""))
         elif message.get("type") == "user":
-            results = json_objects(json_object(message.get("message")).get("content"))
-            answered = {str(result.get("tool_use_id")) for result in results} - self._in_background
-            ended = answered & self._asked.keys()
+            answered = {str(result.get("tool_use_id")) for result in json_objects(said.get("content"))}
+            ended = (answered & self._asked.keys()) - self._in_background
+        elif message.get("type") == "system":
+            ended = self._saw_task(message)
         self._ended |= ended
         return ended
 
@@ -86,6 +80,29 @@ class SubAgents:
         self._ended |= self._scopes.keys()
         self.close_ended()
 
+    def _note_calls(self, answer: dict[str, Any], agent: str) -> None:
+        for block in json_objects(answer.get("content")):
+            if block.get("type") != "tool_use" or not isinstance(id := block.get("id"), str):
+                continue
+            self._callers[id] = agent
+            told = json_object(block.get("input"))
+            if id not in self._asked and block.get("name") in _STARTING and isinstance(told.get("prompt"), str):
+                name = str(told.get("subagent_type") or "general-purpose")
+                self._asked[id] = _Asked(name, told["prompt"], agent, copy_context())
+
+    def _saw_task(self, message: dict[str, Any]) -> set[str]:
+        task, told = str(message.get("task_id")), json_object(message.get("patch"))
+        id = self._tasks.setdefault(task, str(message.get("tool_use_id") or ""))
+        subtype = message.get("subtype")
+        if (subtype == "task_started" and message.get("is_backgrounded")) or told.get("is_backgrounded"):
+            self._in_background.add(id)
+        is_over = subtype == "task_notification" or (subtype == "task_updated" and told.get("status") in _OVER)
+        return {id} if id and is_over else set()
+
+    def _opened(self, asked: _Asked) -> Scope | None:
+        with ScopeStep(self._scopes.get(asked.by)):
+            return open_scope("agent", asked.name, outside=program.scope)
+
     def _agent_of(self, request: dict[str, Any]) -> str:
         messages = json_objects(request.get("messages"))
         made = [self._callers[id] for id in _tool_calls(messages) if id in self._callers]
@@ -93,8 +110,9 @@ class SubAgents:
             return made[-1]
         texts = [text for message in messages if message.get("role") == "user" for text in _texts(message)]
         told = [id for id, asked in self._asked.items() if any(asked.prompt in text for text in texts)]
-        begins = all(message.get("role") != "assistant" for message in messages) or bool(made)
-        told.sort(key=lambda id: (id in self._scopes) == begins)
+        begins = bool(made) or all(message.get("role") != "assistant" for message in messages)
+        # One prompt may hold another one.
+        told.sort(key=lambda id: (-len(self._asked[id].prompt), (id in self._scopes) == begins))
         return told[0] if told else ""
 
 

@@ -1,22 +1,19 @@
 """Hooks the tools of the Claude Agent SDK that are functions of the program: Claude Code calls them by MCP, at a
-server that runs in the program, in a task of its own.
+server that runs in the program.
 
-A call is recorded where the SDK hands it to the server, with the model's id of it; what the function does is inside.
-What Claude Code runs itself, such as its shell, is in the messages of its calls.
+A call is recorded where the SDK hands it to the server, with the model's id of it. What the function does is inside, as
+the MCP SDK (from 2.0) runs it in the context of its caller. What Claude Code runs itself, such as its shell, is in the
+messages of its calls.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from msgspec.structs import replace
-
-from arttrace.capture.base.guard import Guard
-from arttrace.capture.context.flow import Flow, current_flow, set_flow
+from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.patches.frameworks.claude_agent.transport import turn_of
 from arttrace.capture.patches.frameworks.runs import Called, LibraryToolRun, ToolOutput
 from arttrace.capture.patches.registry import patch
@@ -24,42 +21,27 @@ from arttrace.records.rollout import RecordedTool
 from arttrace.records.values.lenient_json import json_object, json_objects
 
 _CALL_ID = "claudecode/toolUseId"
-_hooking = Guard("hooking the tools of the Claude Agent SDK")
-_handed_over: dict[tuple[str, str], list[tuple[Any, Flow]]] = {}
-"""The calls that have not come to their function yet, by server and tool: the arguments, and the flow of each."""
 
 
-def install_calls(module: ModuleType) -> None:
+def install(module: ModuleType) -> None:
     """Hook `claude_agent_sdk._internal.query`."""
     patch(module.Query, "_handle_sdk_mcp_request", _handle)
-
-
-def install_functions(module: ModuleType) -> None:
-    """Hook `claude_agent_sdk`."""
-    patch(module, "create_sdk_mcp_server", _create)
 
 
 def _handle(handle: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(handle)
     async def hooked(self: Any, server_name: str, message: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        before = current_flow()
-        turn = turn_of(self.transport)
+        turn = turn_of(self.transport) if message.get("method") == "tools/call" else None
         if turn is None:
             return await handle(self, server_name, message, *args, **kwargs)
+        before = current_flow()
+        set_flow(turn)
         try:
-            if message.get("method") != "tools/call":
-                # The server's task begins by such a message: the spans of its own are of calls that are recorded.
-                set_flow(replace(before, muted=True))
-                return await handle(self, server_name, message, *args, **kwargs)
-            set_flow(turn)
-            called = json_object(message.get("params"))
-            run = LibraryToolRun("claude-agent-sdk", lambda: _called(server_name, called))
+            run = LibraryToolRun("claude-agent-sdk", lambda: _called(server_name, json_object(message.get("params"))))
             with run:
                 answer = run.answer(lambda tool: _again(message, tool))
                 if answer is not None:
                     return answer()
-                waiting = _handed_over.setdefault((server_name, str(called.get("name"))), [])
-                waiting.append((called.get("arguments"), current_flow()))
                 result = await handle(self, server_name, message, *args, **kwargs)
                 run.returned(result, _shown)
             return result
@@ -67,36 +49,6 @@ def _handle(handle: Callable[..., Any]) -> Callable[..., Any]:
             set_flow(before)
 
     return hooked
-
-
-def _create(create: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(create)
-    def hooked(name: str, version: str = "1.0.0", tools: list[Any] | None = None, **more: Any) -> Any:
-        inside = tools
-        with _hooking:
-            inside = tools and [_inside_its_call(name, tool) for tool in tools]
-        return create(name, version, inside, **more)
-
-    return hooked
-
-
-def _inside_its_call(server: str, tool: Any) -> Any:
-    """The same tool, whose function runs in the flow of its call."""
-    handler, same = tool.handler, copy.copy(tool)
-
-    @functools.wraps(handler)
-    async def hooked(arguments: Any) -> Any:
-        before, waiting = current_flow(), _handed_over.get((server, tool.name))
-        if waiting:
-            place = next((place for place, (given, _) in enumerate(waiting) if given == arguments), 0)
-            set_flow(waiting.pop(place)[1])
-        try:
-            return await handler(arguments)
-        finally:
-            set_flow(before)
-
-    same.handler = hooked
-    return same
 
 
 def _called(server: str, called: dict[str, Any]) -> Called:
