@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -256,3 +257,22 @@ async def test_a_call_that_comes_after_all_is_not_missed(tmp_path: Path, spans: 
     late, never = sorted(build_trajectories(spans()), key=lambda run: run.agents[0].name)
     assert (late.incomplete, len(late.calls)) == ("", 1)
     assert never.incomplete
+
+
+async def test_an_answer_that_broke_off_is_not_waited_for(tmp_path: Path, spans: Any) -> None:
+    """Claude Code tells of its beginning, and asks again."""
+    directory = OwnDirectory(tmp_path / "bodies")
+    with arttrace.trajectory(name="root"):
+        claude_code = ClaudeCode(directory, {})
+        for id in ("m0", "m1"):
+            claude_code.saw({"type": "assistant", "message": {"id": id, "content": []}})
+        write(directory.path, "a.request.json", b'{"model":"m","messages":[]}')
+        write(directory.path, "b.response.json", SAID)
+        write(directory.path, INDEX, line())
+        claude_code.take()
+        async with asyncio.timeout(4):  # of the five that one is waited for
+            await claude_code.settle({""}, cut=False)
+    claude_code.end()
+    [run] = build_trajectories(spans())
+    assert len(run.calls) == 1
+    assert run.incomplete, "what was told of the broken one is not recorded"

@@ -64,7 +64,7 @@ class WrittenBodies:
         self._waiting += map(_IndexLine, self._new_lines())
         for line in [*self._waiting]:
             request, answer = self._file(line.said.get("request_file")), self._file(line.said.get("response_file"))
-            if request is None or answer is None:  # nothing of ours
+            if request is None or answer is None or not request.exists():  # nothing of ours, or taken for an attempt
                 self._waiting.remove(line)
                 continue
             size = _size(answer)
@@ -99,10 +99,7 @@ class WrittenBodies:
         received = answer.read_bytes()
         if not isinstance(json_or_none(received), dict):
             return None
-        try:
-            sent, began_ns = request.read_bytes(), request.stat().st_mtime_ns
-        except FileNotFoundError:  # taken for an attempt of another call, which said the same
-            return None
+        sent, began_ns = request.read_bytes(), request.stat().st_mtime_ns
         ended_ns = _time_ns(said.get("timestamp"))
         started_ns = min(began_ns, ended_ns)  # it is written beside being sent
         request.unlink()

@@ -6,6 +6,7 @@ sub-agent of Claude Code's that made it.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 from contextvars import Context, copy_context
@@ -28,13 +29,14 @@ from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.wire.span_attributes import json_or_none
 
 PATH = "/v1/messages"
-_WAIT_S = 15.0  # on a machine that is busy
+_WAIT_S = 5.0  # on a machine that is busy
 _WAIT_FOR_THE_FIRST_S = 3.0  # an older one writes none
 _LOOK_EVERY_S = 0.005
 _CLOCKS_NS = 20_000_000  # the times of files are behind
 _KEPT_BYTES = 16 << 20
 _KEPT_IDS = 10_000
 _KEPT_TURNS = 100  # of which calls may come that run beside the main agent's
+_KEPT_REFUSALS = 100
 _CLOUDS = {
     "CLAUDE_CODE_USE_BEDROCK": "aws.bedrock",
     "CLAUDE_CODE_USE_VERTEX": "gcp.vertex_ai",
@@ -102,6 +104,7 @@ class ClaudeCode:
         elif kind == "system" and message.get("subtype") == "api_retry":
             status = message.get("error_status")
             self._refusals.append(RefusedAttempt(time.time_ns(), status if isinstance(status, int) else None))
+            del self._refusals[:-_KEPT_REFUSALS]
         ended: set[str] = self.turn.copy().run(self._agents.saw, message)
         return ended | ({""} if kind == "result" else set())
 
@@ -128,12 +131,21 @@ class ClaudeCode:
             for written in () if self._bodies is None else self._bodies.take(self._refusals):
                 ClaudeCode.writes_none = False
                 self._recorded[written.answer_id] = None
-                self._awaited.pop(written.answer_id, None)
+                self._came(written.answer_id)
                 if (turn := self._missed.pop(written.answer_id, None)) is not None:
                     turn.copy().run(_miss, -1)
                 self._record(written)
             while len(self._recorded) > _KEPT_IDS:
                 del self._recorded[next(iter(self._recorded))]
+
+    def _came(self, id: str) -> None:
+        """An answer is there. Those that its agent was told of before, as of a stream that broke off, do not come."""
+        if id not in self._awaited:
+            return
+        agent = self._awaited[id][0]
+        before = itertools.takewhile(lambda known: known != id, [*self._awaited])
+        self._give_up([known for known in before if self._awaited[known][0] == agent])
+        del self._awaited[id]
 
     def end(self) -> None:
         """Claude Code has ended: record all that is left, and say what did not come."""
