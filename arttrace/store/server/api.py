@@ -130,7 +130,15 @@ def _arrow(columns: list[str], rows: list[tuple[Any, ...]]) -> bytes:
         raise RequestRefused(
             406, "Arrow needs the package pyarrow beside the collector; JSON and MessagePack do not"
         ) from None
-    arrays = [pyarrow.array([row[at] for row in rows]) for at in range(len(columns))]
+    arrays = []
+    for at, column in enumerate(columns):
+        try:
+            arrays.append(pyarrow.array([row[at] for row in rows]))
+        except (pyarrow.ArrowException, OverflowError) as error:
+            message = (
+                f"{column} cannot be given as Arrow ({error}): cast it in the query, or ask for JSON or MessagePack"
+            )
+            raise RequestRefused(406, message) from error
     table = pyarrow.Table.from_arrays(arrays, names=columns)
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
