@@ -19,6 +19,7 @@ _NAMES = (
     "spool",
     "outbox",
     "receivers",
+    "claude-code",
     "journal",
     "policies",
     "autorl",
