@@ -27,7 +27,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -263,19 +264,21 @@ def run_command_here(data: Path, *arguments: str) -> None:
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
+@contextmanager
+def model_server(turn: int, *, token_ids: bool) -> Iterator[str]:
+    """The address of a model's stand-in, a process that ends with the block."""
+    command = [sys.executable, __file__, "--serve", str(int(token_ids)), str(turn)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+
+
 def spool_of(turns: int, turn: int, *, token_ids: bool) -> None:
     """Has an agent leave its records in a spool, and prints what they cost there."""
     from arttrace.system.journal import list_segments, read_segment
 
-    command = [sys.executable, __file__, "--serve", str(int(token_ids)), str(turn)]
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
-    ):
-        assert server.stdout is not None
-        assert server.stdin is not None
-        measured("--agent", server.stdout.readline().strip(), str(turns), str(turn), ARTTRACE_DIR=temporary)
-        server.stdin.close()
+    with tempfile.TemporaryDirectory() as temporary, model_server(turn, token_ids=token_ids) as url:
+        measured("--agent", url, str(turns), str(turn), ARTTRACE_DIR=temporary)
         payloads = (
             payload for segment in list_segments(Path(temporary, "spool")) for _, payload in read_segment(segment.path)
         )
@@ -326,14 +329,8 @@ def benchmark(turns: int, turn: int, *, token_ids: bool) -> None:
     from arttrace.system.paths import DataDir
 
     print(f"{turns} turns", flush=True)
-    command = [sys.executable, __file__, "--serve", str(int(token_ids)), str(turn)]
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server,
-    ):
-        assert server.stdout is not None
-        assert server.stdin is not None
-        url, folder = server.stdout.readline().strip(), Path(temporary)
+    with tempfile.TemporaryDirectory() as temporary, model_server(turn, token_ids=token_ids) as url:
+        folder = Path(temporary)
         data = DataDir(folder / "data")
         task = ("--agent", url, str(turns), str(turn))
         without = measured(*task, ARTTRACE_DISABLED="1")
@@ -348,7 +345,6 @@ def benchmark(turns: int, turn: int, *, token_ids: bool) -> None:
             loaded = time.monotonic() - began
             cpu, peak = process_use(process.pid)
             relay.close()
-        server.stdin.close()
         print(f"  the last prompt        {with_it['prompt_MB']:9.2f} MB")
         for name, unit in (("first_ms", "ms"), ("last_ms", "ms"), ("run_s", "s"), ("cpu_s", "s"), ("MiB", "MiB")):
             print(f"  agent {name:12} {with_it[name]:9.2f} {unit}, without capture {without[name]:9.2f}")
