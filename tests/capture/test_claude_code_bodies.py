@@ -54,6 +54,21 @@ def test_a_call_is_taken_when_all_of_it_is_there(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [INDEX]
 
 
+def test_a_request_that_is_written_last_is_waited_for(tmp_path: Path) -> None:
+    """Claude Code writes it beside sending it: on a slow disk the answer is there first."""
+    bodies = WrittenBodies(tmp_path)
+    write(tmp_path, INDEX, line())
+    write(tmp_path, "b.response.json", SAID)
+    assert [*bodies.take([])] == []
+    for half in (b"", b'{"mod'):
+        write(tmp_path, "a.request.json", half)
+        assert [*bodies.take([])] == []
+    write(tmp_path, "a.request.json", b'{"model":"m"}')
+    [call] = bodies.take([])
+    assert (call.request, call.answer) == (b'{"model":"m"}', SAID)
+    assert [*bodies.take([]), *bodies.rest([])] == []
+
+
 def test_attempts_of_one_request_are_of_one_call(tmp_path: Path) -> None:
     for at, name in enumerate(("a1", "a2", "a3", "other")):
         write(tmp_path, f"{name}.request.json", b"{}" if name != "other" else b"[]", AT + at / 2)

@@ -44,10 +44,10 @@ class WrittenCall(msgspec.Struct, frozen=True):
 
 
 class _IndexLine(msgspec.Struct):
-    """A line of the index whose call has not been taken, and how much of its answer was there at the last look."""
+    """A line of the index whose call has not been taken, and the sizes of its request and answer at the last look."""
 
     said: dict[str, Any]
-    seen: int = 0
+    seen: tuple[int, int] = (0, 0)
 
 
 class WrittenBodies:
@@ -57,6 +57,8 @@ class WrittenBodies:
         self._directory = directory
         self._read = 0
         self._waiting: list[_IndexLine] = []
+        self._attempts: set[Path] = set()
+        """The requests that were taken for attempts of a call and that no line has named yet."""
 
     def take(self, refusals: list[RefusedAttempt]) -> Iterator[WrittenCall]:
         """The calls that have come whole since the last time. `refusals` are those that Claude Code has told of; those
@@ -64,13 +66,14 @@ class WrittenBodies:
         self._waiting += map(_IndexLine, self._new_lines())
         for line in [*self._waiting]:
             request, answer = self._file(line.said.get("request_file")), self._file(line.said.get("response_file"))
-            if request is None or answer is None or not request.exists():  # nothing of ours, or taken for an attempt
+            if request is None or answer is None or request in self._attempts:
                 self._waiting.remove(line)
+                self._attempts -= {request}
                 continue
-            size = _size(answer)
-            if size <= line.seen:
+            sizes = _size(request), _size(answer)
+            if sizes == line.seen or not all(sizes):
                 continue
-            line.seen = size
+            line.seen = sizes
             written = self._call(line.said, request, answer, refusals)
             if written is not None:
                 self._waiting.remove(line)
@@ -95,13 +98,16 @@ class WrittenBodies:
     def _call(
         self, said: dict[str, Any], request: Path, answer: Path, refusals: list[RefusedAttempt]
     ) -> WrittenCall | None:
-        """The call of a line; None while its answer is being written."""
+        """The call of a line; None while one of its files is being written: both are written beside being sent."""
         received = answer.read_bytes()
         if not isinstance(json_or_none(received), dict):
             return None
-        sent, began_ns = request.read_bytes(), request.stat().st_mtime_ns
+        sent = request.read_bytes()
+        if not isinstance(json_or_none(sent), dict):
+            return None
+        began_ns = request.stat().st_mtime_ns
         ended_ns = _time_ns(said.get("timestamp"))
-        started_ns = min(began_ns, ended_ns)  # it is written beside being sent
+        started_ns = min(began_ns, ended_ns)
         request.unlink()
         answer.unlink()
         return WrittenCall(
@@ -118,6 +124,7 @@ class WrittenBodies:
         for began_ns, path in self._requests() if refusals else ():
             if refusals and began_ns <= started_ns and _size(path) == len(sent) and path.read_bytes() == sent:
                 path.unlink()
+                self._attempts.add(path)
                 yield refusals.pop(0)
 
     def _new_lines(self) -> list[dict[str, Any]]:
