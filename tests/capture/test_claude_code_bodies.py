@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import arttrace
+from arttrace.capture.patches.frameworks.claude_agent import claude_code as claude_code_module
 from arttrace.capture.patches.frameworks.claude_agent.bodies import INDEX, RefusedAttempt, WrittenBodies
 from arttrace.capture.patches.frameworks.claude_agent.claude_code import ClaudeCode
 from arttrace.capture.patches.frameworks.claude_agent.directory import OwnDirectory
@@ -272,6 +273,33 @@ async def test_a_call_that_comes_after_all_is_not_missed(tmp_path: Path, spans: 
     late, never = sorted(build_trajectories(spans()), key=lambda run: run.agents[0].name)
     assert (late.incomplete, len(late.calls)) == ("", 1)
     assert never.incomplete
+
+
+async def test_an_answer_that_is_being_written_is_waited_for_longer(
+    tmp_path: Path, spans: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claude_code_module, "_WAIT_S", 0.05)
+    directory = OwnDirectory(tmp_path / "bodies")
+
+    async def named_late() -> None:
+        await asyncio.sleep(0.5)
+        write(directory.path, INDEX, line() + line("a2.request.json", "b2.response.json", message_id="m2"))
+
+    with arttrace.trajectory(name="root"):
+        claude_code = ClaudeCode(directory, {})
+        write(directory.path, "a.request.json", b'{"model":"m","messages":[]}')
+        write(directory.path, "b.response.json", SAID)
+        write(directory.path, INDEX, line())
+        claude_code.take()
+        claude_code.saw({"type": "assistant", "message": {"id": "m2", "content": []}})
+        write(directory.path, "a2.request.json", b'{"model":"m","messages":[]}')
+        write(directory.path, "b2.response.json", SAID.replace(b"m1", b"m2"))
+        naming = asyncio.create_task(named_late())
+        await claude_code.settle({""}, cut=False)
+        assert naming.done()
+        claude_code.end()
+    [run] = build_trajectories(spans())
+    assert (run.incomplete, len(run.calls)) == ("", 2)
 
 
 async def test_an_answer_that_broke_off_is_not_waited_for(tmp_path: Path, spans: Any) -> None:

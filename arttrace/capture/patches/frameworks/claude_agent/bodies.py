@@ -79,6 +79,10 @@ class WrittenBodies:
                 self._waiting.remove(line)
                 yield written
 
+    def has_begun(self) -> bool:
+        """Whether an answer is being written: its file is there, and has not been taken."""
+        return any(self._directory.glob(_ANSWERS))
+
     def rest(self, refusals: list[RefusedAttempt]) -> Iterator[WrittenCall]:
         """The calls that have no whole answer when the program has ended: those of one request are attempts of one.
 

@@ -30,6 +30,7 @@ from arttrace.wire.span_attributes import json_or_none
 
 PATH = "/v1/messages"
 _WAIT_S = 5.0  # on a machine that is busy
+_WAIT_WHILE_WRITING_S = 30.0  # on a disk that stands still
 _WAIT_FOR_THE_FIRST_S = 3.0  # an older one writes none
 _LOOK_EVERY_S = 0.005
 _CLOCKS_NS = 20_000_000  # the times of files are behind
@@ -116,7 +117,7 @@ class ClaudeCode:
             self.take()
             if not any(id in self._awaited for id in awaited):
                 break
-            late = time.monotonic() > began + (_WAIT_S if self._recorded else _WAIT_FOR_THE_FIRST_S)
+            late = time.monotonic() > began + self._wait_s()
             if late or cut or self.writes_none or self._bodies is None:
                 ClaudeCode.writes_none = self.writes_none or (late and not self._recorded)
                 self._give_up(awaited)
@@ -124,6 +125,12 @@ class ClaudeCode:
             await anyio.sleep(_LOOK_EVERY_S)
         with _recording:
             self._agents.close_ended()
+
+    def _wait_s(self) -> float:
+        """How long an answer is waited for."""
+        if not self._recorded:
+            return _WAIT_FOR_THE_FIRST_S
+        return _WAIT_WHILE_WRITING_S if self._bodies is not None and self._bodies.has_begun() else _WAIT_S
 
     def take(self) -> None:
         """Record what has come."""
