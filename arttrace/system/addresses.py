@@ -10,6 +10,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 _PORTS = {"http": ":80", "https": ":443"}
 _PARTS = re.compile(r"((?:[a-z][a-z0-9+.-]*:)?//|)([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_SURELY_A_HOST = re.compile(r"(localhost|.*\..*|\[.*\])(:[0-9]*)?", re.IGNORECASE | re.DOTALL)
+"""Of what may as well be a user, a token, or the beginning of one that has a / in it."""
 
 
 def is_loopback(host: str) -> bool:
@@ -37,9 +39,16 @@ def is_http(url: str) -> bool:
 
 
 def why_never_asked(url: str, key: str | None) -> str | None:
-    """Why no request can be sent to an address with a bearer's key; None where one can. The text has neither."""
+    """Why no request can be sent to an address with a bearer's key; None where one can. The text has neither.
+
+    `https://tok/en@host` is to an HTTP client a path at the host `tok`. It would be asked for there, and name it in its
+    errors: so an address whose @ comes late is asked only where what it begins with is surely a host.
+    """
     if not url.isprintable():
         return "the address has letters that cannot be printed"
+    _, place, path = _split(url)
+    if "@" in path and not _SURELY_A_HOST.fullmatch(without_userinfo(place)):
+        return "the address cannot be read: is what its login, or its path, holds of / ? # @ [ and ] percent-encoded?"
     try:
         parts = urlsplit(url)
         if not parts.hostname or parts.port == 0:
@@ -60,17 +69,30 @@ def with_plain_port(url: str) -> str:
     return parts._replace(netloc=parts.netloc.removesuffix(port)).geturl() if port else url
 
 
+def without_userinfo(authority: str) -> str:
+    """The host and port of a URL's authority (its `netloc`), without the login before them."""
+    return authority.rpartition("@")[2]
+
+
 def without_login(url: str) -> str:
     """An address as it may be shown, be it one that can be asked or not: without what stands before an @ in its place
     of the host. Where an @ comes later, behind what may be a login with a / ? or # that is not percent-encoded, all
-    before it is "[secret]". A socket's path (unix:...) has no login."""
+    before it is "[secret]": only a path's "/@name" at what is surely a host is shown. A socket's path (unix:...) has no
+    login."""
     if url[:5].lower() == "unix:":
         return url
-    scheme, place, path = _PARTS.match(url).groups()  # type: ignore[union-attr]  # each of the three may be empty
+    scheme, place, path = _split(url)
     before, at, after = path.rpartition("@")
-    if at and ":" in place + before:
+    host = without_userinfo(place)
+    if at and (":" in place + before or not before.endswith("/") or not _SURELY_A_HOST.fullmatch(host)):
         return f"{scheme}[secret]@{after}"
-    return scheme + place.rpartition("@")[2] + path
+    return scheme + host + path
+
+
+def _split(url: str) -> tuple[str, str, str]:
+    """Scheme with its slashes, what a URL parser takes for the authority, and what comes behind; each may be empty."""
+    scheme, place, path = _PARTS.match(url).groups()  # type: ignore[union-attr]  # it matches any text
+    return scheme, place, path
 
 
 def basic_authorization(user: str, password: str) -> str:

@@ -28,8 +28,16 @@ from arttrace.system.addresses import login_of, why_never_asked, without_login
         ("http:/me:pass@host", "[secret]@host"),
         ("//me:pass@host", "//host"),
         ("me:pass@host:80", "host:80"),
-        ("http://host/accounts/@me/v1", "http://host/accounts/@me/v1"),
-        ("http://token@host/@me", "http://host/@me"),
+        ("https://tok/en@host/v1", "https://[secret]@host/v1"),
+        ("https://tok?en@host/v1", "https://[secret]@host/v1"),
+        ("https://tok#en@host", "https://[secret]@host"),
+        ("https://tok/@host", "https://[secret]@host"),
+        ("https://t.ok/en@host", "https://[secret]@host"),
+        ("https://a@tok/en@host", "https://[secret]@host"),
+        ("tok/en@host", "[secret]@host"),
+        ("https://example.com/@me/v1", "https://example.com/@me/v1"),
+        ("http://localhost/accounts/@me/v1", "http://localhost/accounts/@me/v1"),
+        ("http://token@localhost/@me", "http://localhost/@me"),
         ("unix:/run/user@1000/engine", "unix:/run/user@1000/engine"),
         ("", ""),
     ],
@@ -50,7 +58,27 @@ def test_no_password_is_shown_whatever_is_in_it(user: str, password: list[str], 
     assert "S3CR3T" not in str(why_never_asked(url, None))
 
 
-@pytest.mark.parametrize("url", ["http://me:S3C/ss@host", "http://me:[S3C@host", "http://me:S3C\u2100@host"])
+@given(_WORDS, st.sampled_from(["http://", "https://", "", "ftp://", "//"]))
+def test_no_token_is_shown_whatever_is_in_it(token: str, scheme: str) -> None:
+    url = f"{scheme}S3CR3T{token}S3CR3T@host:8000/v1"
+    assert "S3CR3T" not in without_login(url)
+    assert without_login(url).endswith("host:8000/v1")
+    assert "S3CR3T" not in str(why_never_asked(url, None))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:S3C/ss@host",
+        "http://me:[S3C@host",
+        "http://me:S3C\u2100@host",
+        "http://me:8/S3C@host",
+        "https://S3C/ss@host",
+        "https://S3C?ss@host",
+        "https://S3C#ss@host",
+        "https://S3C/@host",
+    ],
+)
 def test_an_address_that_cannot_be_read_is_refused_without_its_login(url: str) -> None:
     why = why_never_asked(url, None)
     assert why is not None
@@ -74,3 +102,11 @@ def test_the_login_of_an_address_as_a_header_says_it(url: str, login: str | None
     said = login_of(urlsplit(url))
     assert said is None or b64decode(said.removeprefix("Basic ")).decode() == login
     assert (said is None) is (login is None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://example.com/@me/v1", "http://localhost:3000/of/a@b", "http://127.0.0.1:9/?who=a@b", "http://[::1]/@a"],
+)
+def test_an_at_sign_behind_what_is_a_host_is_of_the_path(url: str) -> None:
+    assert why_never_asked(url, None) is None

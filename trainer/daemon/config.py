@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.system.addresses import without_login
 from arttrace.system.errors import TrainingError
 from arttrace.system.files import written_text
 from trainer.grpo.advantages import STD_FLOOR, Scale
@@ -25,6 +26,7 @@ from trainer.policies.retention import Keep
 
 PREFIX = "ARTTRACE_TRAIN_"
 _LEARNER = "learner"
+_JUDGE_URL = "judge_base_url"
 _LISTS = ("decay", "adam_betas", "lora_targets")
 """Fields of the learner that the environment has as comma lists."""
 _LONGEST_S = 1e9
@@ -151,11 +153,23 @@ def _wrong(error: ErrorDetails) -> str:
     return f"{'.'.join(map(str, error['loc']))}: {why.get(error['type'], error['msg'])}"
 
 
-def print_config(config: DaemonConfig) -> str:
-    """The whole config as a TOML file that means the same; what has no value is a comment."""
+def shown_config(config: DaemonConfig) -> dict[str, Any]:
+    """The whole config as JSON has it, for people and logs: the judge's address is without the login in it."""
     document = config.model_dump(mode="json")
+    if config.judge_base_url is not None:
+        document[_JUDGE_URL] = without_login(config.judge_base_url)
+    return document
+
+
+def print_config(config: DaemonConfig) -> str:
+    """The whole config as a TOML file that means the same; what has no value is a comment. A login in the judge's
+    address is left out, and a comment says where to give it."""
+    document = shown_config(config)
     tables = {name: value for name, value in document.items() if isinstance(value, dict)}
     lines = [_line(name, value) for name, value in document.items() if name not in tables]
+    if document[_JUDGE_URL] != config.judge_base_url:
+        place = lines.index(_line(_JUDGE_URL, document[_JUDGE_URL]))
+        lines[place] += f"  # its login is not printed: give it in {PREFIX}{_JUDGE_URL.upper()}"
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(_line(key, value) for key, value in table.items())]
     return "\n".join(lines) + "\n"

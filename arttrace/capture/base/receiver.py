@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from arttrace.system.addresses import login_of, why_never_asked, written_plainly
+from arttrace.system.addresses import login_of, why_never_asked, without_login, without_userinfo, written_plainly
 from arttrace.system.errors import ArttraceError
 
 Compression = Literal["gzip", "none"]
@@ -61,8 +61,12 @@ class Receiver:
 
     @property
     def called(self) -> str:
-        """What logs call it: its name, else scheme, host and port."""
-        return self.name or _origin(parts_of(self.url))
+        """What logs call it: its name, else scheme, host and port; of a URL that may have a login in its path, the URL
+        without it."""
+        url = parts_of(self.url)
+        if "@" in f"{url.path}{url.query}{url.fragment}":
+            return self.name or without_login(self.url.strip())
+        return self.name or _origin(url)
 
     @property
     def is_reachable(self) -> bool:
@@ -85,7 +89,7 @@ class Receiver:
         if not self.exact:
             path = path.rstrip("/").removesuffix(_TRACES) + _TRACES
         path, query = (quote(part, safe=_AS_THEY_ARE) for part in (path, url.query))
-        return SplitResult(url.scheme, url.netloc.rpartition("@")[2], path, query, "")
+        return SplitResult(url.scheme, without_userinfo(url.netloc), path, query, "")
 
     def check(self) -> None:
         """Raise ArttraceError where nothing can be sent by its time limit or compression."""

@@ -24,6 +24,7 @@ from arttrace.capture.context.flow import calling_flow
 from arttrace.capture.context.position import Position
 from arttrace.capture.export.open_span import OpenSpan
 from arttrace.records import semconv
+from arttrace.system.addresses import without_userinfo
 from arttrace.wire import Ending
 from arttrace.wire.content import ContentMode, Hidden
 from arttrace.wire.content.secrets import SECRET
@@ -49,7 +50,7 @@ def shown_url(url: str) -> str:
     """A URL without user, password and fragment, and with the names of its query alone."""
     parts = urlsplit(url[:_MAX_URL])
     query = _PART.sub(lambda part: _shown_part(part[0]), parts.query)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query, fragment="").geturl()
+    return parts._replace(netloc=without_userinfo(parts.netloc), query=query, fragment="").geturl()
 
 
 def _shown_part(part: str) -> str:

@@ -29,6 +29,7 @@ from arttrace.capture.patches.httpx import (
     returned,
 )
 from arttrace.capture.patches.registry import patch
+from arttrace.system.addresses import without_userinfo
 from arttrace.wire import may_be_call
 
 _sending = Guard("reading a request")
@@ -126,7 +127,7 @@ def _rewritten_request(session: Any, request: Any, made: routing.Rewrite, option
     rewritten.url, rewritten.body = made.url, made.body
     given = [(_bytes(name), _bytes(value)) for name, value in request.headers.items()]
     rewritten.headers.clear()
-    for name, value in made.headers(given, urlsplit(made.url).netloc.rpartition("@")[2].encode()):
+    for name, value in made.headers(given, without_userinfo(urlsplit(made.url).netloc).encode()):
         rewritten.headers[name.decode("latin-1")] = value.decode("latin-1")
     if made.route is not None:
         rewritten._cookies = type(request._cookies)() if request._cookies is not None else None
@@ -268,7 +269,7 @@ def _rewritten_arguments(
         elif kwargs.get("params"):
             rewritten["params"] = None
         headers.clear()
-        for name, value in made.headers(given, target.authority.rpartition("@")[2].encode()):
+        for name, value in made.headers(given, without_userinfo(target.authority).encode()):
             headers.add(name.decode("latin-1"), value.decode("latin-1"))
         return target, rewritten | {"headers": _Whole(headers)}
     return str_or_url, kwargs

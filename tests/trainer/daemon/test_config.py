@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,19 @@ def test_what_is_no_utf8_is_refused(flags: dict[str, str], environment: dict[str
     """`--print-config` ended with a traceback: neither TOML nor JSON has such a letter."""
     with pytest.raises(TrainingError, match=r"is wrong at .*\\udcff'.*not UTF-8"):
         load_config(None, flags, environment)
+
+
+@pytest.mark.parametrize("address", ["http://me:S3CR3T@judge.example/v1", "http://me:S3CR/3T@judge.example/v1"])
+def test_the_login_of_the_judge_is_not_printed(address: str, tmp_path: Path) -> None:
+    options = ["--print-config", "--judge", "openai/m", "--judge-base-url", address, "--dir", str(tmp_path)]
+    printed = CliRunner().invoke(command, options)
+    assert printed.exit_code == 0, printed.output
+    assert "3T" not in printed.output
+    shown = tomllib.loads(printed.output)["judge_base_url"]
+    assert shown.endswith("judge.example/v1")
+    assert "ARTTRACE_TRAIN_JUDGE_BASE_URL" in printed.output
+    document = CliRunner().invoke(command, [*options, "--json"]).output
+    assert "3T" not in document
+    assert json.loads(document)["config"]["judge_base_url"] == shown
+    plain = CliRunner().invoke(command, ["--print-config", "--judge-base-url", "http://judge.example/v1"]).output
+    assert 'judge_base_url = "http://judge.example/v1"\n' in plain

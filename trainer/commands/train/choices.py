@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from arttrace.commands.shared.json_output import print_json
-from trainer.daemon.config import DaemonConfig, print_config
+from trainer.daemon.config import DaemonConfig, print_config, shown_config
 from trainer.gateway.engines.vllm.cards import cards, first_is_free
 from trainer.gateway.engines.vllm.memory import card_bytes, share_of_card
 from trainer.learner import LearnerConfig
@@ -76,7 +76,7 @@ def show_config(config: DaemonConfig, base_model: Path | None, *, as_json: bool)
     chosen = machine_choices(config, base_model)
     if as_json:
         document = {
-            "config": config.model_dump(mode="json"),
+            "config": shown_config(config),
             "base_model": str(base_model) if base_model else None,
             "chosen": {one.name: {"value": one.value, "reason": one.reason} for one in chosen},
         }
