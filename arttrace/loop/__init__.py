@@ -55,8 +55,10 @@ __all__ = [
 
 _IN_ART = {
     "ServerlessBackend": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
+    "TrainSFTConfig": "options of `arttrace train --method sft`",
     "auto_trajectory": "@arttrace.trajectory on the rollout",
     "capture_auto_trajectory": "@arttrace.trajectory on the rollout",
+    "capture_yielded_trajectory": "@arttrace.trajectory on the rollout",
     "dev": "options of `arttrace serve`, and of model.train(groups, learning_rate=...)",
     "langgraph": "nothing: a graph's calls are captured as they are",
     "local": "LocalBackend, from arttrace.loop",
@@ -64,7 +66,9 @@ _IN_ART = {
     "rewards": "from arttrace.rewards import ruler, ruler_score_group",
     "skypilot": "SkyPilotBackend, from arttrace.loop",
     "trajectories": "Trajectory and TrajectoryGroup, from arttrace.loop",
+    "types": "Messages, MessagesAndChoices, Tools and TrainConfig, from arttrace.loop",
     "utils": "retry, limit_concurrency, iterate_dataset, from arttrace.loop; append litellm's choices as they are",
+    "yield_trajectory": "return art.Trajectory(...) at the end of the rollout",
 }
 """What ART's other names are here."""
 

@@ -348,8 +348,8 @@ async def _run_one(
         group._directories[id] = data = recorder().settings.data
         try:
             result = await (rollout if is_driven(rollout) else opened(rollout))
+            require_own(result, id)
             if isinstance(result, BuiltTrajectory):
-                require_own(result, id)
                 result.id, result.recorded_in = id, data
             progress.ended(result)  # a reward or metric that is no number is the rollout's fault
         except asyncio.CancelledError as cancelled:

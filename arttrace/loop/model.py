@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import httpx
 
@@ -24,6 +24,15 @@ from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 from arttrace.wire.content.secrets import NO_KEY
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Config = TypeVar("Config", default=Any)
+else:  # no default before Python 3.13; none is needed where a class is subscripted
+    from typing import TypeVar
+
+    Config = TypeVar("Config")
 
 
 def api_key() -> str:
@@ -77,8 +86,8 @@ def settings_of(config: TrainConfig | None) -> dict[str, Any]:
     return config.settings()
 
 
-class Model:
-    """A model that is called and not trained, for comparison.
+class Model(Generic[Config]):
+    """A model that is called and not trained, for comparison. `Model[Config]` is one whose `config` is a Config.
 
     Args:
         name: The model's name here, and in requests where `inference_model_name` is None.
@@ -96,14 +105,14 @@ class Model:
         name: str,
         project: str | None = None,
         *,
-        config: Any = None,
+        config: Config | None = None,
         inference_model_name: str | None = None,
         inference_base_url: str | None = None,
         inference_api_key: str | None = None,
     ) -> None:
         self.name = name
         self.project = project
-        self.config = config
+        self.config: Config = config  # type: ignore[assignment]  # without one nothing reads it
         self.inference_model_name = inference_model_name
         self.inference_base_url = inference_base_url
         self.inference_api_key = inference_api_key
@@ -165,7 +174,7 @@ class Model:
         return self.backend
 
 
-class TrainableModel(Model):
+class TrainableModel(Model[Config]):
     """A policy, trained as a LoRA on a base model.
 
     Args:
@@ -192,7 +201,9 @@ class TrainableModel(Model):
 
     trainable = True
 
-    def __init__(self, name: str, base_model: str | Path, *, project: str | None = None, config: Any = None) -> None:
+    def __init__(
+        self, name: str, base_model: str | Path, *, project: str | None = None, config: Config | None = None
+    ) -> None:
         super().__init__(name, project, config=config)
         self.base_model = base_model
 

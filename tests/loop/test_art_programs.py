@@ -7,6 +7,7 @@ import json
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -457,6 +458,26 @@ async def test_a_prompted_model_beside_the_policy(
     means = await prompted.log(group, split="val")
     assert means == {"val/runs": 2.0, "val/reward": 0.5, "val/turns": 2.0}
     assert json.loads((backend.data.root / "logs" / "gpt.jsonl").read_text())["step"] == 0
+
+
+def test_a_model_is_annotated_with_the_class_of_its_config() -> None:
+    """As ART's e-mail agent and its game of tic-tac-toe annotate their rollouts."""
+
+    @dataclass
+    class Config:
+        turns: int = 3
+
+    def turns(model: art.Model[Config]) -> int:
+        return model.config.turns
+
+    models: list[art.Model[Config]] = [
+        art.Model("gpt", config=Config(5)),
+        art.TrainableModel("p", "b", config=Config()),
+    ]
+    assert [turns(one) for one in models] == [5, 3]
+    assert art.Model[Config]("gpt", config=Config()).config == Config()
+    assert art.TrainableModel[Config]("p", "b", config=Config()).config == Config()
+    assert [type(one) for one in models] == [art.Model, art.TrainableModel]
 
 
 async def test_litellm_is_captured(

@@ -63,12 +63,27 @@ def require_member(member: Any) -> None:
         )
 
 
-def require_own(result: BuiltTrajectory, id: str) -> None:
-    """Raise ArttraceError where a rollout returns what another run returned before."""
-    if result.recorded_in is not None and result.id != id:
-        raise ArttraceError(
-            "the rollout returned the trajectory of another run", "Make a Trajectory in each call of the rollout."
-        )
+def require_own(result: Any, id: str) -> None:
+    """Raise ArttraceError where a rollout returns what another run returned before, or trajectories of its own run in
+    a tuple or list: a run has one reward, and these would be given none or the last one's."""
+    if isinstance(result, BuiltTrajectory):
+        if result.recorded_in is not None and result.id != id:
+            raise ArttraceError(
+                "the rollout returned the trajectory of another run", "Make a Trajectory in each call of the rollout."
+            )
+    elif isinstance(result, tuple | list):
+        own = [one for one in result if isinstance(one, BuiltTrajectory) and one.id in ("", id)]
+        if len(own) > 1:
+            raise ArttraceError(
+                f"the rollout returned {len(own)} trajectories of its one run, which has one reward",
+                "Play the game outside of a gather, each player by art.trajectory(player(...)), and put what these "
+                "return into groups; or return one player's, and call the others within art.no_capture().",
+            )
+        if own and not own[0].id:
+            raise ArttraceError(
+                f"the rollout returned its trajectory in a {type(result).__name__}, where its reward is not seen",
+                "Return the trajectory itself; what else there is to say of the run has its metadata.",
+            )
 
 
 def close_rollout(rollout: Awaitable[Any]) -> None:
@@ -81,6 +96,7 @@ async def opened(rollout: Awaitable[Any]) -> Any:
     """The run of a rollout that opens none by itself."""
     with trajectory(name=getattr(rollout, "__name__", "rollout")) as run:
         result = await rollout
+        require_own(result, run.id)
         if isinstance(result, BuiltTrajectory):
             result.finite_numbers()  # before they are kept
             said, metadata = result.__arttrace_account__()
