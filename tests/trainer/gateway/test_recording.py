@@ -73,6 +73,23 @@ async def test_a_trajectory_is_named_by_its_url_and_whole_when_it_is_ended(site:
         assert [run.id for run in store.summaries(group="g")] == ["run-7"]
 
 
+async def test_a_conversation_that_grows_is_in_the_spool_about_once(site: Site) -> None:
+    """Each call's record holds all that was said before: 500 turns took 139 MB."""
+    texts = [f"{turn} " + " ".join(str(turn * word) for word in range(600)) for turn in range(40)]
+    messages: list[dict[str, str]] = []
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        assert (await call(site, "/r/long/v1/chat/completions", messages=messages)).status_code == 200
+    await site.http.post("/r/long/end", json={})
+    said = sum(map(len, texts))
+    spooled = sum(path.stat().st_size for path in (site.directory / "spool").iterdir())
+    found, _ = taken_in(site)
+    assert spooled < 8 * said, "each call holds the whole conversation again: that is 20 times"
+    assert [[message.text for message in one.call.messages] for one in found["long"].calls] == [
+        texts[: turn + 1] for turn in range(40)
+    ]
+
+
 async def test_open_runs_are_ended_by_a_gateway_that_was_started_again(tmp_path: Path) -> None:
     async with gateway_at(tmp_path) as first:
         for path in ("/r/run-7", "/r/run-7/search", "/r/over"):

@@ -70,7 +70,9 @@ class GatewayRecorder:
         self._rules = rules or ContentRules()
         self._say = say
         self._reward_times = RewardTimes(spool.parent)
-        self._journal = JournalWriter(spool, fsync_interval_s=_SYNC_INTERVAL_S, max_total_bytes=MAX_SPOOL_BYTES)
+        self._journal = JournalWriter(
+            spool, fsync_interval_s=_SYNC_INTERVAL_S, max_total_bytes=MAX_SPOOL_BYTES, sharing=True
+        )
         self._jobs: queue.SimpleQueue[tuple[Job | None, int]] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._weighing = threading.Lock()
