@@ -192,7 +192,12 @@ def test_runs_whose_calls_lean_on_one_that_is_damaged_lack_them_and_each_is_coun
         why = [one.incomplete for one in store.summaries()]
     assert len(why) == 4
     assert all("a span was refused: the journal's bytes of it cannot be read" in one for one in why)
-    assert "the store could not read 4 entries of its journal (the last: " in listed(data)
+    lost = "shares text with one that is lost, and cannot be put together"
+    assert sorted(lost in one for one in why) == [False, True, True, True]
+    assert sorted("damaged bytes" in one for one in why) == [False, False, False, True]
+    said = listed(data)
+    assert "the store could not read 4 entries of its journal (the last: a record of " in said
+    assert f"{lost}); runs that they name are incomplete" in said
 
 
 def test_a_frame_that_its_writer_did_not_finish_was_acknowledged_to_nobody(data: DataDir) -> None:

@@ -180,7 +180,9 @@ def test_one_byte_that_flipped_never_gives_another_payload_and_what_is_lost_is_c
         assert [payload for _, payload in reader] == [one for n, one in enumerate(payloads) if n not in lost]
         assert (reader.corrupt, reader.torn_bytes) == (len(lost), 0)
         assert reader.skipped_bytes == sum(frames[number][1] - frames[number][0] for number in lost)
-        assert sorted(reader.damaged) == sorted(bytes(data[slice(*frames[number][:2])]) for number in lost)
+        assert sorted(reader.damaged) == sorted(
+            (bytes(data[slice(*frames[number][:2])]), number != hit) for number in lost
+        )
 
 
 def base_of(data: bytes | bytearray, frame: tuple[int, int, bool]) -> int | None:

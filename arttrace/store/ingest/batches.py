@@ -13,7 +13,7 @@ from arttrace.records.record import PlainRecord, Record
 from arttrace.records.span import SpanRow
 from arttrace.store.rows.encode import EncodedSpan, encode_rows
 from arttrace.store.transactions import is_ctrl_c
-from arttrace.system.journal import Segment, read_segment
+from arttrace.system.journal import LostStretch, Segment, read_segment
 from arttrace.trajectories.identity.stand_ins import stand_in
 
 _BATCH_BYTES = 8 << 20
@@ -88,9 +88,12 @@ def _add(batch: SegmentBatch, payload: bytes) -> None:
         _add_records(batch, records)
 
 
-def _add_damaged(batch: SegmentBatch, stretches: list[bytes]) -> None:
-    for stretch in stretches:
-        _add_unread(batch, f"{len(stretch)} damaged bytes", stretch)
+def _add_damaged(batch: SegmentBatch, stretches: list[LostStretch]) -> None:
+    for content, leans in stretches:
+        why = f"{len(content)} damaged bytes"
+        if leans:
+            why = f"a record of {len(content)} bytes shares text with one that is lost, and cannot be put together"
+        _add_unread(batch, why, content)
     stretches.clear()
 
 

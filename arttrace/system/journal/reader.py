@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from arttrace.system.journal import lock
 from arttrace.system.journal.bases import ReaderBases
@@ -74,14 +74,22 @@ def list_segments(directory: Path) -> list[Segment]:
     return [Segment(path) for path in sorted(paths)]
 
 
+class LostStretch(NamedTuple):
+    """Bytes of a segment that no payload could be made of. `leans`: they are a whole frame, whose payload has the rest
+    of its text in an earlier one that is lost."""
+
+    content: bytes
+    leans: bool = False
+
+
 class SegmentReader:
     """Iterates over (end offset, payload) of one segment's whole frames; then the counts below are final.
 
     `corrupt` is the number of damaged stretches that were skipped and `skipped_bytes` their size; a whole frame whose
     payload leans on one that is lost is such a stretch of its own. `torn_bytes` is what lies after the last frame that
     could be read: a frame being written now, or one whose writer died. Where the writer is done (`finished`), what lies
-    there with all of its bytes is a damaged stretch. `damaged` has the bytes of those stretches that the caller has not
-    taken out yet. `unreadable` says why nothing could be read (no segment, a newer version), or is empty. Nothing here
+    there with all of its bytes is a damaged stretch. `damaged` has those stretches that the caller has not taken out
+    yet. `unreadable` says why nothing could be read (no segment, a newer version), or is empty. Nothing here
     raises for what the file holds.
     """
 
@@ -89,13 +97,13 @@ class SegmentReader:
         self.path = path
         self.offset = offset
         self.finished = finished
-        self.damaged: list[bytes] = []
+        self.damaged: list[LostStretch] = []
         self.corrupt = 0
         self.skipped_bytes = 0
         self.torn_bytes = 0
         self.unreadable = ""
         self._bases = ReaderBases()
-        self._lost: list[bytes] = []  # damaged stretches behind the last frame that could be read
+        self._lost: list[LostStretch] = []  # damaged stretches behind the last frame that could be read
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         with self.path.open("rb") as file:
@@ -120,7 +128,7 @@ class SegmentReader:
                 stored = data[at + FRAME_OVERHEAD : end]
                 payload = self._rebuilt(stored, file, base + at) if frame_leans(data, at) else stored
                 if payload is None:
-                    self._lost.append(data[at:end])
+                    self._lost.append(LostStretch(data[at:end], leans=True))
                 else:
                     self._count_lost()
                     yield base + end, payload
@@ -136,15 +144,15 @@ class SegmentReader:
                     self.torn_bytes = len(data) - at
                     break
                 found_at = len(data) if found_at is None else found_at
-                self._lost.append(data[at:found_at])
+                self._lost.append(LostStretch(data[at:found_at]))
                 at = found_at
         if self.finished:
             self._count_lost()
-        self.torn_bytes += sum(map(len, self._lost))
+        self.torn_bytes += sum(len(stretch.content) for stretch in self._lost)
 
     def _count_lost(self) -> None:
         self.corrupt += len(self._lost)
-        self.skipped_bytes += sum(map(len, self._lost))
+        self.skipped_bytes += sum(len(stretch.content) for stretch in self._lost)
         self.damaged += self._lost
         self._lost = []
 
