@@ -50,6 +50,7 @@ def test_a_call_is_taken_when_all_of_it_is_there(tmp_path: Path) -> None:
     write(tmp_path, "b.response.json", SAID)
     [call] = bodies.take([])
     assert (call.request, call.answer, call.answer_id, call.source) == (b'{"model":"m"}', SAID, "m1", "sdk")
+    assert (call.asked, call.said) == ({"model": "m"}, {"id": "m1", "content": []})
     assert (call.started_ns, call.ended_ns) == (AT * 10**9, (AT + 2) * 10**9 + 500_000_000)
     assert [*bodies.take([])] == []
     assert [path.name for path in tmp_path.iterdir()] == [INDEX]

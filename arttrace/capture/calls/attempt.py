@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from arttrace.capture.base.settings import MAX_BODY_BYTES
+from arttrace.records import semconv
 from arttrace.wire import Ending, Exchange
 from arttrace.wire.exchange import KEPT_RESPONSE_HEADERS, picked
 
@@ -54,10 +55,14 @@ class Attempt:
         """Whether OpenAI's end mark of a stream was read: its client hands on nothing that breaks off later."""
         return b"data: [DONE]" in b"".join(self.body[-2:])
 
-    def fail(self, attributes: dict[str, Any]) -> None:
-        """Note when and why the attempt failed; the first reason counts."""
+    def fail(self, kind: str, status: int | None = None, time_ns: int | None = None) -> None:
+        """Note why the attempt failed, with the status of its answer where that is why, and when: now, if `time_ns`
+        does not say. The first reason counts."""
+        if status is not None:
+            self.status = status
         if self.failed is None:
-            self.failed = time.time_ns(), attributes
+            code = {} if status is None else {semconv.HTTP_STATUS_CODE: status}
+            self.failed = time_ns or time.time_ns(), {**code, semconv.ERROR_TYPE: kind}
 
     def exchange(self, ending: Ending, path: str) -> Exchange:
         """What was on the wire; `path` is that of the URL."""

@@ -214,18 +214,20 @@ class ModelCall:
         self._recorder.started(self)
         before.returned()
 
-    def sending(self, body: bytes | None, url: Any, headers: Mapping[str, str]) -> None:
+    def sending(self, body: bytes | None, url: Any, headers: Mapping[str, str]) -> Attempt:
         """An HTTP request goes out: the first attempt, or a retry. Its body is None where it is a stream."""
         if self._attempts:  # only its failure is kept of the one before
             self._attempts[-1].body, self._attempts[-1].request = [], b""
-        self._attempts.append(Attempt(body, url, headers))
+        attempt = Attempt(body, url, headers)
+        self._attempts.append(attempt)
+        return attempt
 
     def answered(self, status: int, headers: Mapping[str, str], body: bytes | None = None) -> Attempt:
         """Headers came; `body` too, with its encodings undone, unless it is to be streamed."""
         attempt = self._attempts[-1]
         attempt.status, attempt.headers = status, headers
         if status >= 400:
-            attempt.fail({semconv.HTTP_STATUS_CODE: status, semconv.ERROR_TYPE: str(status)})
+            attempt.fail(str(status), status)
         if body is None:
             attempt.streaming = True
         else:
@@ -236,7 +238,7 @@ class ModelCall:
     def not_answered(self, error: BaseException) -> None:
         """The HTTP client raised instead of answering; one that was cancelled has not failed."""
         if self._attempts and isinstance(error, Exception):
-            self._attempts[-1].fail({semconv.ERROR_TYPE: describe_error(error)[0]})
+            self._attempts[-1].fail(describe_error(error)[0])
 
     def stream_ended(self, attempt: Attempt, ending: Ending, error: BaseException | None = None) -> None:
         """The stream of one attempt was read, closed, dropped or broken.
@@ -252,7 +254,7 @@ class ModelCall:
         if ending == "error":
             attempt.error = error
             if error is not None:
-                attempt.fail({semconv.ERROR_TYPE: describe_error(error)[0]})
+                attempt.fail(describe_error(error)[0])
         if self._returned:
             self.finish(ending, error)
 
@@ -270,14 +272,6 @@ class ModelCall:
         cancelled = isinstance(error, GeneratorExit) or is_cancellation(error)
         answered = bool(self._attempts) and self._attempts[-1].status is not None
         self.finish("cancelled" if cancelled else "complete" if answered else "error", error)
-
-    def refused(self, time_ns: int, status: int | None) -> None:
-        """The attempt was answered otherwise than asked at that time, or not at all, as another program says of it."""
-        attempt = self._attempts[-1]
-        attempt.status = status
-        kind = "no answer" if status is None else str(status)
-        code = {} if status is None else {semconv.HTTP_STATUS_CODE: status}
-        attempt.failed = time_ns, {**code, semconv.ERROR_TYPE: kind}
 
     def finish(self, ending: Ending, error: BaseException | None = None, *, end_ns: int | None = None) -> None:
         """End the call, now if `end_ns` is not said; the second time does nothing."""

@@ -33,7 +33,11 @@ class WrittenCall(msgspec.Struct, frozen=True):
     """One call. Times are in nanoseconds since the epoch, `answer` is None where none came whole."""
 
     request: bytes
+    asked: dict[str, Any]
+    """The request as it was parsed; without members where it cannot be."""
     answer: bytes | None
+    said: dict[str, Any]
+    """The answer as it was parsed; without members where there is none."""
     answer_id: str
     source: str
     """Which part of the program asked, as it names it."""
@@ -97,28 +101,40 @@ class WrittenBodies:
         for request, began in found.items():
             refused = [refusals.pop(0) if refusals else RefusedAttempt(ns, None) for ns in began]
             ended_ns = max(refused[-1].time_ns, began[-1])
-            yield WrittenCall(request, None, "", "", began[0], ended_ns, tuple(refused))
+            yield WrittenCall(
+                request=request,
+                asked=json_object(json_or_none(request)),
+                answer=None,
+                said={},
+                answer_id="",
+                source="",
+                started_ns=began[0],
+                ended_ns=ended_ns,
+                refused=tuple(refused),
+            )
 
     def _call(
-        self, said: dict[str, Any], request: Path, answer: Path, refusals: list[RefusedAttempt]
+        self, line: dict[str, Any], request: Path, answer: Path, refusals: list[RefusedAttempt]
     ) -> WrittenCall | None:
         """The call of a line; None while one of its files is being written: both are written beside being sent."""
         received = answer.read_bytes()
-        if not isinstance(json_or_none(received), dict):
+        if not isinstance(said := json_or_none(received), dict):
             return None
         sent = request.read_bytes()
-        if not isinstance(json_or_none(sent), dict):
+        if not isinstance(asked := json_or_none(sent), dict):
             return None
         began_ns = request.stat().st_mtime_ns
-        ended_ns = _time_ns(said.get("timestamp"))
+        ended_ns = _time_ns(line.get("timestamp"))
         started_ns = min(began_ns, ended_ns)
         request.unlink()
         answer.unlink()
         return WrittenCall(
             request=sent,
+            asked=asked,
             answer=received,
-            answer_id=str(said.get("message_id")),
-            source=str(said.get("query_source")),
+            said=said,
+            answer_id=str(line.get("message_id")),
+            source=str(line.get("query_source")),
             started_ns=started_ns,
             ended_ns=ended_ns,
             refused=tuple(self._attempts_of(sent, started_ns, refusals)),

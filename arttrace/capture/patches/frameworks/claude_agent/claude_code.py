@@ -26,7 +26,6 @@ from arttrace.capture.patches.frameworks.claude_agent.directory import OwnDirect
 from arttrace.capture.patches.frameworks.claude_agent.sub_agents import SubAgents, restore_thoughts
 from arttrace.capture.patches.httpx import note_passed
 from arttrace.records.values.lenient_json import json_object, json_objects
-from arttrace.wire.span_attributes import json_or_none
 
 PATH = "/v1/messages"
 _WAIT_S = 5.0  # on a machine that is busy
@@ -176,19 +175,18 @@ class ClaudeCode:
         return next((context for asked_ns, context in reversed(self._turns) if asked_ns <= began_ns), self.turn)
 
     def _record_in_its_turn(self, written: WrittenCall) -> None:
-        request = json_object(json_or_none(written.request))
-        answer = json_object(json_or_none(written.answer or b""))
+        asked, said = written.asked, written.said
         sent, received = written.request, written.answer
-        if restore_thoughts(self._thoughts, request, answer):
-            sent, received = msgspec.json.encode(request), received and msgspec.json.encode(answer)
-        with ScopeStep(self._agents.scope_of(request, answer, written.source, written.started_ns)):
+        if restore_thoughts(self._thoughts, asked, said):
+            sent, received = msgspec.json.encode(asked), received and msgspec.json.encode(said)
+        with ScopeStep(self._agents.scope_of(asked, said, written.source, written.started_ns)):
             call = begin_call(None, path=PATH, provider=self._provider)
         if not isinstance(call, ModelCall):
             return
         call.start_ns = written.started_ns
         for refused in written.refused:
-            call.sending(sent, self._url, {})
-            call.refused(refused.time_ns, refused.status)
+            kind = "no answer" if refused.status is None else str(refused.status)
+            call.sending(sent, self._url, {}).fail(kind, refused.status, refused.time_ns)
         if received is not None:
             call.sending(sent, self._url, {})
             call.answered(200, {"content-type": "application/json"}, received)
