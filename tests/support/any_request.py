@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from hypothesis import assume
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -46,13 +47,21 @@ _NAMED: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def requests(draw: st.DrawFn, spans: int = 3) -> ExportTraceServiceRequest:
-    """A request in which every span is one that a collector takes."""
+    """A request in which every span is one that a collector takes, and no two are one span, to a store: their ids are
+    bytes, of which hypothesis likes to draw the same twice."""
     request = ExportTraceServiceRequest()
     _fill(draw, request, spans)
     for of_resource in request.resource_spans:
         for of_scope in of_resource.scope_spans:
             if not of_scope.spans:
                 _fill(draw, of_scope.spans.add(), spans)
+    ids = [
+        (span.trace_id, span.span_id)
+        for of_resource in request.resource_spans
+        for of_scope in of_resource.scope_spans
+        for span in of_scope.spans
+    ]
+    assume(len(set(ids)) == len(ids))
     return request
 
 
