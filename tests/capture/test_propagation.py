@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from chat_server import ChatServer
 from joined_program import agents, one_trajectory, run
-from spool import read_spans
+from spool import finished_spans, read_spans
 
 import arttrace
 from arttrace.capture.base.remote_context import VARIABLE, RemoteContext, parse
@@ -56,7 +56,7 @@ def test_a_child_process_joins_as_a_sub_agent(tmp_path: Path, server: ChatServer
     trajectory = one_trajectory(tmp_path)
     assert agents(trajectory) == [("child", "outer", 1), ("inner", "outer", 1), ("outer", None, 0)]
     assert not (tmp_path / "elsewhere").exists()
-    roots = [span for span in read_spans(tmp_path / "d") if semconv.TRAJECTORY_SPAN_COUNT in span.attributes]
+    roots = [span for span in finished_spans(tmp_path / "d") if semconv.TRAJECTORY_SPAN_COUNT in span.attributes]
     assert sorted(root.attributes[semconv.TRAJECTORY_SPAN_COUNT] for root in roots) == [0, 1, 1]
     assert {root.attributes[semconv.PROJECT] for root in roots} == {"reported"}
 

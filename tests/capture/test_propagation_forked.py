@@ -76,7 +76,7 @@ def test_a_forked_process_that_ends_at_once_loses_nothing(tmp_path: Path, server
     """It runs no atexit functions, and the run of the process above would be complete without it."""
     program = FORKED.replace("        arttrace.flush()\n", "") + STREAM_LEFT_OPEN
     run(program, tmp_path, server.url)
-    spans = read_spans(tmp_path / "d")
+    spans = finished_spans(tmp_path / "d")
     asked = [
         str(span.attributes[semconv.INPUT_MESSAGES]) for span in spans if semconv.INPUT_MESSAGES in span.attributes
     ]
@@ -99,7 +99,7 @@ def test_a_forked_process_that_begins_capture_anew_loses_nothing_when_it_ends_at
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_forked_processes_are_executions_of_their_own(tmp_path: Path, server: ChatServer) -> None:
     run(FORKED, tmp_path, server.url)
-    spans = [span for span in read_spans(tmp_path / "d") if semconv.INPUT_MESSAGES in span.attributes]
+    spans = [span for span in finished_spans(tmp_path / "d") if semconv.INPUT_MESSAGES in span.attributes]
     of = {str(span.attributes[semconv.INPUT_MESSAGES]): span.attributes[semconv.EXECUTION_ID] for span in spans}
     heard = {name: {id for text, id in of.items() if f'"{name}' in text} for name in ("parent", "child", "grandchild")}
     assert all(len(ids) == 1 for ids in heard.values())
@@ -171,7 +171,7 @@ def test_a_short_agent_in_another_process_is_spooled_once(tmp_path: Path) -> Non
     )
     run(program.replace("_SHOWN_AFTER_S", "GATHER_S"), tmp_path)
     assert one_trajectory(tmp_path).agents[1].name == "worker"
-    assert len(read_spans(tmp_path / "d")) == 2
+    assert len(finished_spans(tmp_path / "d")) == 2
 
 
 PREFORK = """
@@ -248,7 +248,7 @@ def test_no_span_of_a_process_that_joined_is_lost_in_silence(how: str, tmp_path:
         server.url,
     )
     assert one_trajectory(tmp_path).agents[0].name == "outer"
-    spans = read_spans(tmp_path / "d")
+    spans = finished_spans(tmp_path / "d")
     for lost in {span.span_id: span.name for span in spans}.items():
         runs = build_trajectories(span for span in spans if span.span_id != lost[0])
         assert all(one.incomplete for one in runs), lost

@@ -283,6 +283,7 @@ ELSEWHERE = {
     "ending a library's span": "test_library_spans.py",
     "answering a tool from the record": "test_recorded_tools.py",
     "recording Claude Code": "test_claude_agent_sdk.py",
+    "following a WebSocket": "test_responses_by_socket.py",
     "noting that a run asked for input": "tests/trainer/test_replay.py",
     "counting what was captured": "test_what_fails_at_the_end_of_a_program_is_counted",
     "taking the hooks out": "test_what_fails_at_the_end_of_a_program_is_counted",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, serve
-from spool import read_spans
+from spool import finished_spans, read_spans
 
 from arttrace.capture.export import summary
 from arttrace.records import semconv
@@ -77,7 +77,7 @@ def test_a_whole_program_is_one_trajectory_and_its_exit_code_its_own(
         "['answer 0 to left', 'answer 0 to right']",
         "['--task', '3'] []",
     ]
-    spans = read_spans(tmp_path / "data")
+    spans = finished_spans(tmp_path / "data")
     (root,) = [span for span in spans if span.parent_span_id is None]
     assert root.name == "invoke_agent agent"
     assert root.attributes[semconv.ENTRY].endswith("agent.py")
@@ -96,7 +96,7 @@ def test_a_whole_program_is_one_trajectory_and_its_exit_code_its_own(
 def test_a_module_and_a_script_without_python_before_them(tmp_path: Path, agent: Path, server: ChatServer) -> None:
     for arguments in (("-m", "agent"), ("agent.py",)):
         assert run(tmp_path, server, *arguments).returncode == 7
-    roots = [span for span in read_spans(tmp_path / "data") if span.parent_span_id is None]
+    roots = [span for span in finished_spans(tmp_path / "data") if span.parent_span_id is None]
     assert [root.name for root in roots] == ["invoke_agent agent"] * 2
 
 
@@ -115,7 +115,7 @@ def test_a_programs_own_trajectories_are_not_wrapped(tmp_path: Path, agent: Path
         )
     )
     assert run(tmp_path, server, "own.py").returncode == 0
-    spans = read_spans(tmp_path / "data")
+    spans = finished_spans(tmp_path / "data")
     assert sorted(span.name for span in spans) == ["chat m", "chat m", "invoke_agent mine", "invoke_agent mine"]
 
 
@@ -126,7 +126,7 @@ def test_a_program_that_raises_leaves_a_trajectory_with_its_error(
     done = run(tmp_path, server, "fails.py")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ValueError: no stock"
-    (root,) = [span for span in read_spans(tmp_path / "data") if span.parent_span_id is None]
+    (root,) = [span for span in finished_spans(tmp_path / "data") if span.parent_span_id is None]
     assert (root.status_code, root.status_message) == (2, "no stock")
 
 
@@ -186,7 +186,7 @@ def test_a_console_script_and_a_package_are_captured(tmp_path: Path, agent: Path
     for command in ([str(script)], [sys.executable, "-m", "package"]):
         done = run(tmp_path, server, "--", *command)
         assert (done.returncode, done.stderr) == (0, "")
-    spans = [span for span in read_spans(tmp_path / "data") if span.end_ns]
+    spans = [span for span in finished_spans(tmp_path / "data") if span.end_ns]
     assert [span.attributes.get(semconv.ENTRY) for span in spans if semconv.ENTRY in span.attributes] == [
         str(script), "package",
     ]  # fmt: skip
@@ -256,7 +256,7 @@ def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: Cha
     program = ["--", sys.executable, str(tmp_path / "agent.py")]
     route = f"other[Refunds]=policy@{server.url}"
     *_, text = said(tmp_path, server, *program, ARTTRACE_ROUTE=route).splitlines()
-    calls = {span.span_id for span in read_spans(tmp_path / "data") if span.name == "chat m" and span.end_ns}
+    calls = {span.span_id for span in finished_spans(tmp_path / "data") if span.name == "chat m" and span.end_ns}
     assert len(calls) == 4
     assert text.startswith("arttrace: ")
     assert f"4 model calls captured in {tmp_path / 'data'}; " in text
@@ -364,13 +364,18 @@ WITHOUT_AN_ANSWER_OF_THEIR_OWN = """
 import asyncio, contextlib, os
 import httpx
 from openai import AsyncOpenAI, OpenAI
+import aiohttp, websocket
 from websockets.sync.client import connect
 client = OpenAI(max_retries=0)
+socket = os.environ["OPENAI_BASE_URL"].replace("http", "ws")
+async def by_aiohttp():
+    async with aiohttp.ClientSession() as session, session.ws_connect(socket + "/realtime"):
+        pass
 for ask in (
     lambda: client.batches.create(input_file_id="f", endpoint="/v1/chat/completions", completion_window="24h"),
     *(lambda id=id: client.post(f"/threads/{id}/runs", cast_to=object, body={"assistant_id": "a"}) for id in range(30)),
     lambda: httpx.post(os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/warehouse/batches", json={}),
-    lambda: connect(os.environ["OPENAI_BASE_URL"].replace("http", "ws") + "/prices/live"),
+    lambda: connect(socket + "/prices/live"),
     lambda: client.beta.agents.sessions.create(environment={"type": "none"}, agent={"model": "m"}, input="hi"),
     *(lambda id=id: client.beta.agents.sessions.events.create(f"s{id}", events=[]) for id in range(3)),
     lambda: client.post("/agents/automations/a1/invocations", cast_to=object, body={}),
@@ -379,6 +384,8 @@ for ask in (
     lambda: client.responses.connect().enter(),
     lambda: client.realtime.connect(model="r").enter(),
     lambda: asyncio.run(AsyncOpenAI().responses.connect().enter()),
+    lambda: asyncio.run(by_aiohttp()),
+    lambda: websocket.create_connection(socket + "/responses"),
 ):
     with contextlib.suppress(Exception):
         ask()
@@ -396,8 +403,8 @@ def test_what_is_answered_by_other_ways_than_the_requests_own_is_named(server: C
         ("1 request", "agents/automations/*/invocations"),
     ):
         assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: the service runs the agent" in shown
-    for count, path in (("2 requests", "responses"), ("1 request", "realtime"), ("1 request", "live/sessions")):
-        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: arttrace has no hook for calls by" in shown
+    for count, path in (("1 request", "responses"), ("2 requests", "realtime"), ("1 request", "live/sessions")):
+        assert f"{count} to 127.0.0.1/v1/{path} (no setting captures them: by WebSocket arttrace reads the" in shown
     assert "warehouse" not in shown
     assert "prices" not in shown
     assert "v1/agents (" not in shown
@@ -485,7 +492,7 @@ def test_a_call_that_only_a_span_tells_of_is_in_the_programs_run(server: ChatSer
         "    pass\n"
     )
     assert "1 run and 1 model call captured" in said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
-    assert {span.name for span in read_spans(tmp_path / "data") if span.end_ns} == {
+    assert {span.name for span in finished_spans(tmp_path / "data") if span.end_ns} == {
         "invoke_agent agent",
         "generate_content g",
     }
@@ -507,7 +514,7 @@ def test_a_span_that_is_only_named_like_a_call_begins_no_run(server: ChatServer,
     """What runs inside it is a run of its own, and there is none beside it."""
     (tmp_path / "agent.py").write_text(SPAN_THAT_IS_NO_CALL)
     assert "1 run and 1 model call captured" in said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
-    agents = {span.name for span in read_spans(tmp_path / "data") if span.name.startswith("invoke_agent")}
+    agents = {span.name for span in finished_spans(tmp_path / "data") if span.name.startswith("invoke_agent")}
     assert agents == {"invoke_agent answer"}
 
 

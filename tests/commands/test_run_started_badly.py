@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, serve
-from spool import read_spans
+from spool import finished_spans
 
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
 AGENT = """
@@ -45,7 +45,7 @@ def test_standard_streams_that_are_closed_stay_so(closed: str, tmp_path: Path, a
     shell = ["sh", "-c", f'"$@" {closed}', "sh", *started]
     done = subprocess.run(shell, cwd=tmp_path, env=env, timeout=300)
     assert done.returncode == 7
-    assert len(read_spans(tmp_path / "data")) == 2
+    assert len(finished_spans(tmp_path / "data")) == 2
 
 
 _BOOTSTRAP = find_spec("arttrace.capture.bootstrap")
@@ -86,4 +86,4 @@ def test_a_program_in_a_directory_that_is_gone_is_captured_and_nothing_is_printe
     shell = ["sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *started]
     done = subprocess.run(shell, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (7, "")
-    assert len(read_spans(tmp_path / "data")) == 2
+    assert len(finished_spans(tmp_path / "data")) == 2

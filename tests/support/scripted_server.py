@@ -136,7 +136,7 @@ def _chunks(request: dict[str, Any], reply: Reply) -> Iterator[dict[str, Any]]:
         yield {**frame, "choices": [], "usage": whole["usage"]}
 
 
-def _response(request: dict[str, Any], reply: Reply, status: str = "completed") -> dict[str, Any]:
+def _response(request: dict[str, Any], reply: Reply, status: str = "completed", id: str = "resp_1") -> dict[str, Any]:
     output: list[dict[str, Any]] = [
         {
             "type": "function_call",
@@ -155,7 +155,7 @@ def _response(request: dict[str, Any], reply: Reply, status: str = "completed") 
         )
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     return {
-        "id": "resp_1",
+        "id": id,
         "object": "response",
         "created_at": 1,
         "model": request["model"],
@@ -168,9 +168,10 @@ def _response(request: dict[str, Any], reply: Reply, status: str = "completed") 
     }
 
 
-def _events(request: dict[str, Any], reply: Reply) -> Iterator[dict[str, Any]]:
-    whole = _response(request, reply)
-    yield {"type": "response.created", "response": _response(request, reply, "in_progress")}
+def response_events(request: dict[str, Any], reply: Reply, id: str = "resp_1") -> Iterator[dict[str, Any]]:
+    """The events of a response as it streams."""
+    whole = _response(request, reply, id=id)
+    yield {"type": "response.created", "response": _response(request, reply, "in_progress", id)}
     for index, item in enumerate(whole["output"]):
         at = {"output_index": index, "item_id": item["id"]}
         if item["type"] == "function_call":
@@ -217,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         if path.endswith("/responses"):
             if request.get("stream"):
-                events = ({**e, "sequence_number": n} for n, e in enumerate(_events(request, reply)))
+                events = ({**e, "sequence_number": n} for n, e in enumerate(response_events(request, reply)))
                 return self._stream(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
             return self._send(200, json.dumps(_response(request, reply)).encode())
         if request.get("stream"):

@@ -168,6 +168,17 @@ def not_reached(what: str, remedy: str) -> None:
         logger.warning("arttrace: %s is neither routed nor asked for token ids; %s", what, remedy)
 
 
+def say_not_by_socket(url: str, model: Any) -> None:
+    """Say once that a call of `model` by WebSocket, to an address of http, goes where the program sends it."""
+    if not active():
+        return
+    settings = lifecycle.recorder().settings
+    routes = [*_environment_routes(settings.route), *_routes, *routes_in_force()]
+    asked = any(with_plain_port(url).startswith(base.rstrip("/") + "/") for base in settings.trainable)
+    if asked or any(route.takes(model if isinstance(model, str) else "", _agent()) for route in routes):
+        not_reached("a call by WebSocket", "ask for responses by HTTP (`responses.create`)")
+
+
 def recorded_there_too(path: str) -> None:
     """Say once that the gateway records the calls at such a path itself."""
     if "gateway" not in _warned:

@@ -37,7 +37,7 @@ BY_NONE = (
     "no setting captures them: they are in another protocol than OpenAI's, Anthropic's, Gemini's, Ollama's or "
     "Bedrock's Converse"
 )
-BY_A_SOCKET = "no setting captures them: arttrace has no hook for calls by WebSocket"
+BY_A_SOCKET = "no setting captures them: by WebSocket arttrace reads the Responses API by `websockets` alone"
 _LATER = "no setting captures them: their answers come later, by other requests"
 BY_A_PROGRAM = (
     "no setting captures them: a program of its own calls the model, and has not written down for arttrace what it "

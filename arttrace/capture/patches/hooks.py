@@ -36,8 +36,10 @@ _HOOKS = (
     ("botocore.endpoint", "model_clients.bedrock:install_calls"),
     ("botocore.httpsession", "model_clients.bedrock:install_requests"),
     ("botocore.eventstream", "model_clients.bedrock:install_events"),
-    ("websockets.sync.client", "model_clients.not_recorded:install_websockets"),
-    ("websockets.asyncio.client", "model_clients.not_recorded:install_websockets"),
+    ("websockets.sync.client", "model_clients.websockets:install_sync"),
+    ("websockets.asyncio.client", "model_clients.websockets:install_async"),
+    ("websocket._core", "model_clients.websockets:install_websocket_client"),
+    ("aiohttp", "model_clients.websockets:install_aiohttp"),
     ("aiohttp", "outgoing_headers:install_aiohttp"),
     ("aiohttp", "http_spans:install_aiohttp"),  # before the next, so that a model call is known to be one
     ("aiohttp", "requests_aiohttp:install_aiohttp"),
