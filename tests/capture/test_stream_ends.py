@@ -14,6 +14,8 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import arttrace
+from arttrace.capture.calls.attempt import Attempt
+from arttrace.capture.calls.model_call import ModelCall, begin_call
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 
@@ -69,6 +71,51 @@ async def test_an_answer_that_was_read_to_its_end_mark_has_not_failed(model: str
         assert call.status_code == 0
         assert {semconv.ERROR_TYPE, semconv.INTERRUPTED}.isdisjoint(call.attributes)
         assert call.attributes[semconv.RESPONSE_FINISH_REASONS] == ["stop"]
+
+
+def test_a_client_that_reads_no_further_than_the_end_mark_has_ended_its_call(url: str, spans: Spans) -> None:
+    """So litellm 1.100 does, which closes nothing either: its call was recorded when the program ended."""
+    with OpenAI(base_url=url, api_key="sk-test-0123456789", max_retries=0) as client:
+        with arttrace.trajectory(name="run"):
+            answer = client.chat.completions.with_raw_response.create(**ASKED).http_response
+            lines = answer.iter_lines()
+            assert "data: [DONE]" in lines
+        call, root = spans()
+        assert (call.status_code, call.attributes[semconv.RESPONSE_FINISH_REASONS]) == (0, ["stop"])
+        assert semconv.INTERRUPTED not in call.attributes
+        assert (root.name, root.attributes[semconv.TRAJECTORY_SPAN_COUNT]) == ("invoke_agent run", 1)
+
+
+CHUNKS = b'data: {"choices": [{"delta": {"content": "\\ndata: [DONE]\\n\\n"}}]}\n\n: data: [DONE]\n\ndata: [DONE]'
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 13, 1000])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("mark", [b"data: [DONE]", b"data:[DONE]"])
+def test_the_end_mark_is_an_event_of_its_own_however_it_arrives(size: int, line_end: bytes, mark: bytes) -> None:
+    for said in (CHUNKS, b"data: [DONE]"):
+        attempt = Attempt()
+        attempt.may_end_by_mark()
+        body = (said + b"\n\n").replace(b"\n", line_end).replace(b"data: [DONE]", mark)
+        usage = b"data: {}" + line_end * 2
+        ends = [attempt.chunk(body[at : at + size]) for at in range(0, len(body), size)]
+        assert ends == [False] * (len(ends) - 1) + [True]
+        assert not attempt.chunk(usage)
+        assert b"".join(attempt.body) == body
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/models/gemini:streamGenerateContent"])
+def test_a_stream_of_another_api_has_no_such_mark(path: str, spans: Spans) -> None:
+    with arttrace.trajectory(name="run"):
+        call = begin_call(None, path=path, provider="p")
+        assert isinstance(call, ModelCall)
+        call.sending(b"{}", f"http://h{path}", {})
+        attempt = call.answered(200, {"content-type": "text/event-stream"})
+        assert not attempt.chunk(b"data: [DONE]\n\n")
+        call.returned()
+        assert spans() == []
+        call.stream_ended(attempt, "complete")
+    assert len(spans()) == 2
 
 
 def test_a_first_chunk_is_not_earlier_than_its_call_where_the_clock_was_set_back(

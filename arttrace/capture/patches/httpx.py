@@ -275,9 +275,12 @@ class Tap:
 
     def _take(self, chunk: bytes) -> None:
         try:
-            self._attempt.chunk(chunk)
+            is_the_end = self._attempt.chunk(chunk)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             _tapping.caught(error)
+        else:
+            if is_the_end:
+                self._ended("complete")
 
     def _broken(self, error: BaseException) -> None:
         with _tapping:
