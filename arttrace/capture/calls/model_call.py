@@ -42,9 +42,9 @@ orphans: Counter[str] = Counter()
 """Calls outside any trajectory, recorded or not, by model provider."""
 
 _STREAMS = re.compile("event-?stream|ndjson")
+"""In the content type of an answer that comes in pieces: in events, in Amazon's too, or in lines."""
 _ENDED_BY_A_MARK = ("chat_completions", "completions", "responses")
 """The APIs of which no event counts behind one of "[DONE]", as they are decoded too."""
-"""In the content type of an answer that comes in pieces: in events, in Amazon's too, or in lines."""
 _open_calls: dict[int, weakref.ref[ModelCall]] = {}  # by id(); who takes a call out of it ends it
 
 
