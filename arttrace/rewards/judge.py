@@ -45,7 +45,7 @@ async def ruler(
     extra_litellm_params: dict[str, Any] | None = None,
     rubric: str = DEFAULT_RUBRIC,
     *,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[Mapping[str, Any]] | None = None,
     debug: bool = False,
 ) -> list[TrajectoryScore]:
     """Have a judge model score conversations about one task against each other. Nothing is stored.
@@ -56,7 +56,7 @@ async def ruler(
         judge_model: The judge, by the name that litellm has for it.
         extra_litellm_params: Further arguments of litellm's `acompletion`, such as `api_base` and `api_key`.
         rubric: What the judge is asked to reward, in words.
-        tools: The tool definitions that were offered.
+        tools: The tool definitions that were offered; None where there were none.
         debug: Print the explanations to stderr.
 
     Returns:
@@ -67,7 +67,7 @@ async def ruler(
         JudgeError: The judge cannot be reached, or its answer cannot be used after several attempts.
         TypeError: A message is neither a dict nor an object of the client.
     """
-    offered = tuple(well_formed(dict(tool)) for tool in tools)
+    offered = tuple(well_formed(dict(tool)) for tool in tools or ())
     histories = [tuple(parse_message(_plain(message)) for message in messages) for messages in message_lists]
     if not histories:
         raise JudgeError("there is no conversation to score", "Score two or more of them.")

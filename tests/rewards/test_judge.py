@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from arttrace.loop import History
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.trajectory import Trajectory
@@ -452,6 +453,14 @@ def test_plain_conversations_are_scored_in_their_order(judge_server: Any) -> Non
         asyncio.run(ruler([], MODEL))
     with pytest.raises(TypeError, match="not int"):
         asyncio.run(ruler([[3]], MODEL))  # type: ignore[list-item]
+
+
+def test_conversations_of_trajectories_without_tools_are_scored(judge_server: Any) -> None:
+    """Whose `tools` are None, as those of ART's are."""
+    trajectories = [History([{"role": "user", "content": f"{number} x 2?"}]) for number in range(2)]
+    conversations = [one.messages() for one in trajectories]
+    scores = asyncio.run(ruler(conversations, MODEL, {"api_base": judge_server.url}, tools=trajectories[0].tools))
+    assert [one.trajectory_id for one in scores] == ["1", "2"]
 
 
 def test_litellm_is_loaded_only_when_a_judge_is_asked() -> None:
