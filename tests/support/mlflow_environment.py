@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from own_environment import kept_environment
+from own_environment import kept_environment, own_packages
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,8 +17,7 @@ def mlflow_python(tmp_path: Path) -> str:
     says."""
     environment = kept_environment("mlflow", "mlflow", tmp_path)
     [packages] = environment.glob("lib/python*/site-packages")
-    own = next(path for path in sys.path if path.endswith("site-packages"))
-    (packages / "beside.pth").write_text(f"{own}\n{ROOT}\n")
+    (packages / "beside.pth").write_text(f"{own_packages()}{ROOT}\n")
     return str(environment / "bin" / "python")
 
 

@@ -6,10 +6,15 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 from example_modules import EXAMPLES
+
+
+def own_packages() -> str:
+    """The folders of this one's packages, a line each, as another's .pth file names them: also those that a .pth file
+    of this one names, since none is read from there."""
+    return "".join(f"{path}\n" for path in sys.path if path.endswith("site-packages"))
 
 
 def environment(example: str, folder: Path) -> Path:
@@ -19,7 +24,7 @@ def environment(example: str, folder: Path) -> Path:
     python = folder / "bin" / "python"
     show = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip())
-    (site / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n{EXAMPLES.parent}\n")
+    (site / "shared.pth").write_text(f"{own_packages()}{EXAMPLES.parent}\n")
     [packages] = re.findall(r"\$ pip install (.+)", (EXAMPLES / example / "README.md").read_text(encoding="utf-8"))
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *packages.split()]
     installed = subprocess.run(pip, capture_output=True, text=True, timeout=600)
