@@ -1,8 +1,10 @@
-"""A program: `arttrace autorl` on a policy that is scripted and whose training is only noted, which kills itself with
-SIGKILL at the event that it is reported: a kind of event and its number in this process. What happened is appended to a
-file, which later runs of it go on with.
+"""A program: `arttrace autorl` on a policy that is scripted and whose training is only noted, started again and again.
+Each start kills itself with SIGKILL at the event that it is told: a kind of event and its number in this start; the
+last one goes on to its end. What happened is appended to a file, which the next start goes on with.
 
-    python autorl_killed.py EVENTS_FILE DIE_AT OPTION...
+    python autorl_killed.py EVENTS_FILE DIE_AT,DIE_AT... OPTION...
+
+It ends with 0 where each of them died where it was told to and the last one ended with 0.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from forked_starts import ended_in_a_fork
 from scripted_server import Asked, Reply, ScriptedServer, serve_script
 
 import arttrace.loop as art
@@ -24,6 +27,7 @@ from arttrace.commands.autorl.state import StateFile
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.model import TrainableModel
 from arttrace.records import semconv
+from arttrace.rewards.judge_calls import load_litellm
 from arttrace.system.processes import collect_garbage_seldom
 
 POLICY = "things"
@@ -103,7 +107,17 @@ def main(events: Events, options: Sequence[str], policy: ScriptedServer) -> None
     cli(["autorl", *options])
 
 
+def begin(die_at: str, file: Path, options: Sequence[str]) -> None:
+    def start() -> None:
+        with serve_script(said) as server:
+            main(Events(file, die_at), options, server)
+
+    ended = ended_in_a_fork(start)
+    assert ended == (-signal.SIGKILL if die_at else 0), f"{die_at or 'the last'}: ended with {ended}"
+
+
 if __name__ == "__main__":
     collect_garbage_seldom()  # as the command does
-    with serve_script(said) as server:
-        main(Events(Path(sys.argv[1]), sys.argv[2]), sys.argv[3:], server)
+    load_litellm()
+    for each in (*sys.argv[2].split(","), ""):
+        begin(each, Path(sys.argv[1]), sys.argv[3:])

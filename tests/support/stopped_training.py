@@ -8,17 +8,16 @@ with --judge those of a judge too. `run` does it for a test.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from forked_starts import ended_in_a_fork
 
 from arttrace.system.processes import collect_garbage_seldom
 
@@ -74,9 +73,6 @@ def stop_here(presses: int) -> None:
 def child(start: Start) -> None:
     import torch
 
-    if sys.platform == "linux":  # never left behind
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
     from trainer.daemon import state_machine
     from trainer.learner import base
     from trainer.learner.packed import engine as packed
@@ -131,21 +127,8 @@ def child(start: Start) -> None:
 
 
 def begin(start: Start) -> None:
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        code: Any = 0
-        try:
-            child(start)
-        except SystemExit as ended:
-            code = ended.code or 0
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        os._exit(code)
-    status = os.waitpid(pid, 0)[1]
-    assert os.waitstatus_to_exitcode(status) == start.exit, f"{start}: ended with {status}"
+    ended = ended_in_a_fork(lambda: child(start))
+    assert ended == start.exit, f"{start}: ended with {ended}"
 
 
 if __name__ == "__main__":
