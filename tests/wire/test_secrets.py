@@ -7,12 +7,12 @@ import pytest
 from arttrace.wire.content import secrets
 
 
-@pytest.mark.timeout(300)  # of hours where each beginning is looked at to the text's end
+@pytest.mark.timeout(60)  # of minutes to hours where each beginning is looked at to the text's end
 @pytest.mark.parametrize(
     "piece", ["sk-", "hf-pk-", "-eyJ", "token=", "token:", "Bearer a", "?key", "api_key", "://a:", "<key"]
 )
 def test_a_text_of_beginnings_alone_is_searched_once(piece: str) -> None:
-    text = piece * (1_000_000 // len(piece))
+    text = piece * (300_000 // len(piece))
     assert secrets.scrubbed(text) == text
 
 
