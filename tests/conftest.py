@@ -12,6 +12,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from empty_store import copied_from
 from set_aside import set_aside
 
 from arttrace.rewards.judge_prompt import parse_prompt
@@ -128,6 +130,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # else by how many tests a file has
     return LoadFileScheduling(config, log)
+
+
+_PARTS = ("closing", "ctrl_c", "damaged", "faults", "full_disk", "growth", "hold", "migration", "opening", "private")
+OF_THE_STORES_FILE = tuple(f"tests/store/test_{part}.py" for part in _PARTS)
+"""What is about making, opening and closing a store's file: each new one is made there as a user's is."""
+
+
+@pytest.fixture(scope="session")
+def _folder_of_the_empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _new_stores_are_copies(request: pytest.FixtureRequest, _folder_of_the_empty_store: Path) -> Iterator[None]:
+    made_anew = request.node.nodeid.startswith(OF_THE_STORES_FILE)
+    with nullcontext() if made_anew else copied_from(_folder_of_the_empty_store):
+        yield
 
 
 Script = Callable[[dict[str, Any]], tuple[int, Any]]
