@@ -1,35 +1,68 @@
 """Rows as tables of Arrow, from which DuckDB inserts fastest. Its library is loaded with the first: most commands write
-nothing."""
+nothing.
+
+The columns are put together from their bytes: where pandas is installed, `pyarrow.array` imports it to find out whether
+the values are one of its own, which takes longer than all else that a command that writes loads, and 50 MB.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Final
 
 from arttrace.system.processes import signals_after_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NUMBERS: Final = {"BIGINT": ("q", "int64"), "TINYINT": ("b", "int8"), "DOUBLE": ("d", "float64")}
+"""How Python's arrays and Arrow call them."""
+
 
 def arrow_table(columns: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-    """A table of columns of equal length: by its name each one's type, by DuckDB's word, and its values."""
-    types = _types()
-    import pyarrow as pa
+    """A table of columns of equal length: by its name each one's type, by DuckDB's word, and its values.
 
-    return pa.table({name: pa.array(values, types[type]) for name, (type, values) in columns.items()})
+    Text may be UTF-8 already. Raises OverflowError for a number that its type does not hold, TypeError for a value of
+    another type, and UnicodeError or ArrowInvalid for text that UTF-8 does not hold or that is none.
+    """
+    table: pa.Table = _arrow().table({name: _column(type, values) for name, (type, values) in columns.items()})
+    return table
 
 
 @cache
-def _types() -> dict[str, pa.DataType]:
+def _arrow() -> Any:
     with signals_after_imports(takes_long=False):
-        import pyarrow as pa
-    return {
-        "VARCHAR": pa.string(),
-        "BIGINT": pa.int64(),
-        "TINYINT": pa.int8(),
-        "DOUBLE": pa.float64(),
-        "BLOB": pa.binary(),
-        "BIGINT[]": pa.list_(pa.int64()),
-    }
+        import pyarrow
+    return pyarrow
+
+
+def _column(type: str, values: Sequence[Any]) -> pa.Array:
+    pa = _arrow()
+    present = _present(values) if None in values else None
+    if number := _NUMBERS.get(type):
+        code, arrow = number
+        numbers = array(code, values if present is None else [0 if value is None else value for value in values])
+        return pa.Array.from_buffers(getattr(pa, arrow)(), len(values), [present, pa.py_buffer(numbers)])
+    if type == "BIGINT[]":
+        items = _column("BIGINT", list(chain.from_iterable(value or () for value in values)))
+        ends = _ends(len(value or ()) for value in values)
+        return pa.Array.from_buffers(pa.large_list(pa.int64()), len(values), [present, ends], children=[items])
+    written = [value.encode() if isinstance(value, str) else value or b"" for value in values]
+    buffers = [present, _ends(map(len, written)), pa.py_buffer(b"".join(written))]
+    column = pa.Array.from_buffers(pa.large_binary() if type == "BLOB" else pa.large_string(), len(values), buffers)
+    column.validate(full=True)
+    return column
+
+
+def _present(values: Sequence[Any]) -> pa.Buffer:
+    """A bit for each value, from the lowest of the first byte on: whether it is not None."""
+    bits = int("".join("0" if value is None else "1" for value in reversed(values)), 2)
+    return _arrow().py_buffer(bits.to_bytes((len(values) + 7) // 8, "little"))
+
+
+def _ends(lengths: Iterable[int]) -> pa.Buffer:
+    """Where each of several begins, one behind the other, and where the last one ends."""
+    return _arrow().py_buffer(array("q", accumulate(lengths, initial=0)))
