@@ -1,9 +1,10 @@
 """`arttrace train`, with or without --daemon, in processes that are killed or interrupted where they are asked to.
 
-    python stopped_training.py [--judge] START...
+    python stopped_training.py FD [--judge]
 
-Each START is a `Start` as JSON; one runs after the other, each as a fork of one process that has done the slow imports,
-with --judge those of a judge too. `run` does it for a test.
+Each line of standard input is a `Start` as JSON. They run one after the other, each as a fork of this process, which
+has done the slow imports, with --judge those of a judge too; when one has ended as it must, a line is written to the
+open file FD. `run` does it for a test.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +48,42 @@ def killed_at(stop: str, arguments: Sequence[object]) -> Start:
     return Start(tuple(map(str, arguments)), stop, exit=-signal.SIGKILL)
 
 
-def run(starts: Sequence[Start], timeout: float, *, judge: bool = False) -> subprocess.CompletedProcess[str]:
-    """Runs them all; what they wrote is in the result. Raises AssertionError when one ended otherwise than it must."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            __file__,
-            *(["--judge"] if judge else []),
-            *(msgspec.json.encode(start).decode() for start in starts),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def run(
+    starts: Sequence[Start | Callable[[], object]], timeout: float, *, judge: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Runs them all, and in between, in this process, the functions that stand there; what the starts wrote is in the
+    result. Raises AssertionError when one ended otherwise than it must, or not within `timeout` seconds."""
+    ended_fd, told_fd = os.pipe()
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, os.fdopen(ended_fd) as ended:
+        command = [sys.executable, __file__, str(told_fd), *(["--judge"] if judge else [])]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            text=True,
+            pass_fds=[told_fd],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        ) as process:
+            os.close(told_fd)
+            too_late = threading.Timer(timeout, process.kill)
+            too_late.start()
+            try:
+                for each in starts:
+                    if isinstance(each, Start):
+                        assert process.stdin is not None
+                        process.stdin.write(msgspec.json.encode(each).decode() + "\n")
+                        process.stdin.flush()
+                        if not ended.readline():
+                            break
+                    else:
+                        each()
+            finally:
+                process.communicate()
+                too_late.cancel()
+        out.seek(0)
+        err.seek(0)
+        done = subprocess.CompletedProcess(command, process.returncode, out.read(), err.read())
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -139,11 +164,11 @@ if __name__ == "__main__":
     import trainer.commands.train.cli
     import trainer.learner.packed.engine  # noqa: F401
 
-    given = sys.argv[1:]
-    if given[0] == "--judge":
+    if sys.argv[2:] == ["--judge"]:
         from arttrace.rewards.judge_calls import load_litellm
 
         load_litellm()
-        given = given[1:]
-    for each in given:
-        begin(msgspec.json.decode(each, type=Start))
+    with os.fdopen(int(sys.argv[1]), "w", buffering=1) as ended:
+        for line in sys.stdin:
+            begin(msgspec.json.decode(line, type=Start))
+            ended.write("ended\n")

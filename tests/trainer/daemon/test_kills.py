@@ -167,23 +167,30 @@ def test_a_step_whose_start_was_killed_before_its_report_is_reported_once_by_the
     common += ["--max-logprob-difference", "1e6"]
     reported = [*common, "--report-to", "tensorboard"]
     nothing_left = Start(tuple(reported), exit=1)
-    run([killed_at("report:1", reported), nothing_left, nothing_left], timeout=400)
 
-    def steps(policy: str = "policy") -> list[int]:
-        events = EventAccumulator(str(data.policies / policy / "tensorboard" / policy))
+    def steps() -> list[int]:
+        events = EventAccumulator(str(data.policies / "policy" / "tensorboard" / "policy"))
         events.Reload()
         assert len(events.Tensors("example/text_summary")) == len(events.Scalars("step_s"))
         return [event.step for event in events.Scalars("step_s")]
 
-    assert steps() == [1], "with the seconds, which the store has and the manifest has not"
-    assert not [path for path in data.policies.joinpath("policy").iterdir() if path.name.startswith(".")]
-    with Store.open(data) as store:
-        for n, key in enumerate(("second", "third", "fourth"), start=1):
-            store.append(recorded_group(key, [0.0, 1.0], at=n * 2000))
+    def three_more() -> None:
+        assert steps() == [1], "with the seconds, which the store has and the manifest has not"
+        assert not [path for path in data.policies.joinpath("policy").iterdir() if path.name.startswith(".")]
+        with Store.open(data) as store:
+            for n, key in enumerate(("second", "third", "fourth"), start=1):
+                store.append(recorded_group(key, [0.0, 1.0], at=n * 2000))
+
+    def a_fifth() -> None:
+        assert steps() == [1, 2, 3]
+        with Store.open(data) as store:
+            store.append(recorded_group("fifth", [0.0, 1.0], at=9000))
+
     one_step = ["--min-groups", "1", "--group-size", "2", "--poll", "0.05", "--max-steps", "4"]
-    run([killed_at("report:2", [*reported, "--steps", "3"]), Start(tuple(reported))], timeout=400)
-    assert steps() == [1, 2, 3]
-    with Store.open(data) as store:
-        store.append(recorded_group("fifth", [0.0, 1.0], at=9000))
-    run([Start(("--daemon", *one_step, *reported))], timeout=400)
+    started = [
+        *(killed_at("report:1", reported), nothing_left, nothing_left, three_more),
+        *(killed_at("report:2", [*reported, "--steps", "3"]), Start(tuple(reported)), a_fifth),
+        Start(("--daemon", *one_step, *reported)),
+    ]
+    run(started, timeout=1200)
     assert steps() == [1, 2, 3, 4], "the daemon knows what the others have reported"
