@@ -101,12 +101,13 @@ def written_text(file: Path) -> str:
     return content.decode("utf-16" if is_utf16 else "utf-8-sig").replace("\r\n", "\n")
 
 
-def not_written(output: Path | None, error: OSError) -> ArttraceError:
-    """That a file or folder which a person named, or standard output, cannot be written, with the remedy."""
-    remedy = "Name another with -o, or give this user the right to write there."
+def not_written(output: Path | None, error: OSError, *, other: str = "Name another with -o") -> ArttraceError:
+    """That a file or folder which a person named, or standard output, cannot be written, with the remedy; `other` says
+    how to name another."""
+    remedy = f"{other}, or give this user the right to write there."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Free disk space, then run the same command again."
-    elif error.errno == errno.ENOENT and output is not None:
+    elif error.errno == errno.ENOENT and output is not None and not output.parent.is_dir():
         remedy = f"Make its folder first: mkdir -p {shlex.quote(str(output.parent))}"
     return ArttraceError(f"{output or 'standard output'} cannot be written: {error.strerror or error}", remedy)
 

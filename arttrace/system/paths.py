@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arttrace.system.errors import ArttraceError
+from arttrace.system.private_files import make_directory
 
 _CHOOSE = "Give an absolute path: --dir, or ARTTRACE_DIR"
 _NAME = ".arttrace"
@@ -150,8 +151,9 @@ def endpoints(said: str | None = None) -> tuple[str | None, list[str]]:
 
 
 def pin(data: DataDir) -> None:
-    """Make a data directory, private to its user and ignored by git, that is found from every directory below."""
-    data.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make a data directory, private to its user and ignored by git, that is found from every directory below. Raises
+    OSError."""
+    make_directory(data.root)
     (data.root / ".gitignore").write_text("*\n")
     (data.root / _PIN).write_text("The data directory of all that runs below. Made by `arttrace init`.\n")
 

@@ -6,6 +6,7 @@ On POSIX; on Windows nothing is changed."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -56,7 +57,9 @@ def users_umask() -> int:
 
 
 def make_directory(path: Path) -> bool:
-    """Makes a directory and those above that are missing, for this user alone. Returns whether it is new."""
+    """Makes a directory and those above that are missing, for this user alone. Returns whether it is new.
+
+    Raises OSError; where the system makes none at all, as in /proc, it is a PermissionError."""
     if path.is_dir():
         return False
     make_directory(path.parent)
@@ -64,6 +67,10 @@ def make_directory(path: Path) -> bool:
         path.mkdir(mode=0o700)
     except FileExistsError:  # another process was faster
         return False
+    except FileNotFoundError:
+        if not path.parent.is_dir():  # removed meanwhile
+            raise
+        raise PermissionError(errno.EPERM, "No directory can be made there", str(path)) from None
     return True
 
 

@@ -28,5 +28,9 @@ def test_a_second_process_does_not_go_on_with_the_same_run(tmp_path: Path) -> No
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "autorl").write_text("")
-    with pytest.raises(ArttraceError, match="things cannot be written"), StateFile(tmp_path / "autorl/things").held():
+    with (
+        pytest.raises(ArttraceError, match="things cannot be written") as refused,
+        StateFile(tmp_path / "autorl/things").held(),
+    ):
         pass
+    assert refused.value.hint == "Name another data directory with --dir, or give this user the right to write there."

@@ -58,6 +58,38 @@ def test_what_the_machine_refuses_is_said_with_cause_and_remedy(
     assert "Traceback" not in said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc, in which nothing can be made")
+@pytest.mark.parametrize(
+    ("arguments", "place", "remedy"),
+    [
+        (["init", "/proc/x"], "/proc/x", "Name another directory"),
+        (["import", "--dir", "/proc/x", "FILE"], "/proc/x", "choose another: --dir"),
+        (["collect", "--port", "0", "--dir", "/proc/x"], "/proc/x", "choose another: --dir"),
+        (["demo", "--dir", "/proc/x"], "/proc/x", "choose another: --dir"),
+        (["init", "n" * 300], "n" * 300, "Name another directory"),
+        (["ls", "--dir", "n" * 300], "n" * 300, "Choose another: --dir"),
+    ],
+)
+def test_a_directory_that_cannot_be_made_is_an_error_with_its_remedy(
+    arguments: list[str],
+    place: str,
+    remedy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text(
+        '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}\n'
+    )
+    said = said_by(monkeypatch, capsys, *arguments)
+    assert said.startswith("error: ")
+    assert place in said
+    assert remedy in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
+
+
 @only_root
 @pytest.mark.parametrize("folder", ["data", "data/not/made/yet"])
 def test_a_collector_whose_disk_cannot_be_written_does_not_start(folder: str, tmp_path: Path) -> None:

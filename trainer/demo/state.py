@@ -8,6 +8,7 @@ import msgspec
 
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import replace_file
+from arttrace.system.private_files import make_directory
 
 
 class Success(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class DemoState(msgspec.Struct):
 
     def save(self, path: Path) -> None:
         """Replace the file as a whole: it is never half-written."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         replace_file(path, msgspec.json.format(msgspec.json.encode(self)))
 
 

@@ -255,8 +255,8 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            if not isinstance(error, OSError) and not _disk_full(self.directory):
-                raise  # torch and safetensors give a full disk names of their own
+            if not isinstance(error, OSError) and not disk_is_full(self.directory):
+                raise
             raise CheckpointError(
                 f"{self.policy}@{step} could not be written under {self.directory}: {error}.",
                 "Free disk space or correct the permissions, then train on: the step before is whole.",
@@ -370,7 +370,8 @@ def _is_another_writer(pid: int) -> bool:
     return pid not in (0, os.getpid()) and is_alive(pid)
 
 
-def _disk_full(directory: Path) -> bool:
+def disk_is_full(directory: Path) -> bool:
+    """Whether the disk of a directory has next to no room: torch and safetensors give that names of their own."""
     try:
         return shutil.disk_usage(directory).free < _FULL_BELOW
     except OSError:

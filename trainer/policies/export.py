@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
 from pathlib import Path
@@ -10,16 +12,18 @@ from typing import Any
 import msgspec
 
 from arttrace.records.policy import Consumed, PolicyStep
-from arttrace.system.errors import TrainingError
+from arttrace.system.errors import ArttraceError, TrainingError
+from arttrace.system.files import not_written
 from arttrace.system.processes import signals_after_imports
-from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.checkpoints import Checkpoints, disk_is_full
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+_ANOTHER = "Name another directory"
 _TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "vocab.*", "merges.txt", "added_tokens.json")
 
 
 def export_adapter(source: Path, directory: Path) -> None:
-    """Copy what PEFT loads. Raises TrainingError when `directory` is not new, or the disk refuses."""
+    """Copy what PEFT loads. Raises ArttraceError when `directory` is not new, or the disk refuses."""
     with _New(directory) as target:
         for name in _ADAPTER:
             shutil.copy2(source / name, target / name)
@@ -28,7 +32,7 @@ def export_adapter(source: Path, directory: Path) -> None:
 def export_merged(source: Path, base_model: Path, directory: Path) -> None:
     """Write base model and adapter as one model in the base's precision, with the base's tokenizer; imports torch.
 
-    Raises TrainingError when the base model is gone or damaged, `directory` is not new, or the disk refuses.
+    Raises ArttraceError when the base model is gone or damaged, `directory` is not new, or the disk refuses.
     """
     if not (base_model / "config.json").is_file():
         raise TrainingError(f"The base model {base_model} no longer exists.", "Put it back, and export again.")
@@ -110,21 +114,22 @@ class _New:
         self._temporary = directory.parent / f".{directory.name}.partial"
 
     def __enter__(self) -> Path:
-        if self._directory.exists():
-            raise TrainingError(f"{self._directory} exists already.", "Name a directory that does not exist yet.")
         try:
+            if self._directory.exists():
+                raise TrainingError(f"{self._directory} exists already.", "Name a directory that does not exist yet.")
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary.mkdir(parents=True)
         except OSError as error:
-            raise TrainingError(f"{self._directory} cannot be written: {error}.") from error
+            raise not_written(self._directory, error, other=_ANOTHER) from error
         return self._temporary
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> None:
         if kind is None:
             self._temporary.rename(self._directory)
             return
+        is_told = not isinstance(value, Exception) or isinstance(value, OSError | ArttraceError)
+        if not is_told and disk_is_full(self._temporary):
+            value = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         shutil.rmtree(self._temporary, ignore_errors=True)
         if isinstance(value, OSError):
-            raise TrainingError(
-                f"{self._directory} cannot be written: {value}.", "Free disk space, and export again."
-            ) from value
+            raise not_written(self._directory, value, other=_ANOTHER) from value

@@ -13,10 +13,12 @@ import msgspec
 from arttrace.loop.scenarios import Scenario
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import ArttraceError
-from arttrace.system.files import replace_file
+from arttrace.system.files import not_written, replace_file
 from arttrace.system.journal.lock import acquire
+from arttrace.system.private_files import make_directory
 
 _LOCK = "run.lock"
+_ANOTHER = "Name another data directory with --dir"
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -88,10 +90,10 @@ class StateFile:
         """
         with contextlib.ExitStack() as opened:
             try:
-                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_directory(self.directory)
                 lock = opened.enter_context((self.directory / _LOCK).open("w"))
             except OSError as error:
-                raise _not_written(self.directory, error) from error
+                raise not_written(self.directory, error, other=_ANOTHER) from error
             if not acquire(lock.fileno()):
                 raise ArttraceError(
                     f"another process goes on with {self.directory.name}",
@@ -127,16 +129,10 @@ class StateFile:
             ArttraceError: The file cannot be written.
         """
         try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_directory(self.directory)
             replace_file(self._path, msgspec.json.format(msgspec.json.encode(state)))
         except OSError as error:
-            raise _not_written(self._path, error) from error
-
-
-def _not_written(path: Path, error: OSError) -> ArttraceError:
-    return ArttraceError(
-        f"{path} cannot be written: {error.strerror}", "Free disk space, then run the same command again."
-    )
+            raise not_written(self._path, error, other=_ANOTHER) from error
 
 
 def policy_name(task: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from arttrace.system.files import not_written
 from arttrace.system.paths import DataDir, pin
 
 
@@ -19,5 +20,8 @@ def command(directory: Path) -> None:
     """
     data = DataDir.resolve(directory / ".arttrace")
     known = data.is_pinned
-    pin(data)
+    try:
+        pin(data)
+    except OSError as error:
+        raise not_written(data.root, error, other="Name another directory") from error
     click.echo(f"{data.root} is {'the data directory' if known else 'now the data directory'} of all that runs below.")

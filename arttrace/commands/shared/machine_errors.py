@@ -34,6 +34,8 @@ def machine_error(error: OSError) -> ArttraceError | None:
         )
     if error.errno == errno.ENOTDIR:
         return ArttraceError(said, "A file stands where a directory has to be. Choose another: --dir, or ARTTRACE_DIR.")
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return ArttraceError(said, "No such path can be. Choose another: --dir, or ARTTRACE_DIR.")
     if error.errno in _FORBIDDEN:
         return ArttraceError(
             said, f"{_owner(path)}Use it as the user who owns it, or choose another: --dir, ARTTRACE_DIR. {_COPY}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from small_disk import only_root, small_disk
 from tiny_model import make_base_model
 from transformers import AutoModelForCausalLM
 
-from arttrace.system.errors import TrainingError
+from arttrace.system.errors import ArttraceError, TrainingError
 from trainer.policies.export import export_adapter, export_merged
 
 
@@ -44,3 +46,51 @@ def test_the_current_directory_is_not_a_new_one(tmp_path: Path) -> None:
     for there in (Path(), Path("/"), tmp_path):
         with pytest.raises(TrainingError, match="exists already"):
             export_adapter(tmp_path / "policy@1", there)
+
+
+@only_root
+@pytest.mark.parametrize(
+    ("options", "cause", "remedy"),
+    [
+        ("ro", "Read-only file system", "Name another directory"),
+        ("size=64k", "No space left on device", "Free disk space"),
+    ],
+)
+def test_where_an_export_cannot_be_written_it_says_why_and_what_to_do(
+    options: str, cause: str, remedy: str, tmp_path: Path
+) -> None:
+    version = tmp_path / "policy@1"
+    version.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (version / name).write_bytes(bytes(100_000))
+    (tmp_path / "disk").mkdir()
+    with small_disk(tmp_path / "disk", options):
+        with pytest.raises(ArttraceError, match=cause) as refused:
+            export_adapter(version, tmp_path / "disk" / "out")
+        assert not list((tmp_path / "disk").iterdir())
+    assert remedy in str(refused.value.hint)
+    with pytest.raises(ArttraceError, match="cannot be written: Not a directory") as refused:
+        export_adapter(version, version / "adapter_config.json" / "out")
+    assert "Name another directory" in str(refused.value.hint)
+    with pytest.raises(ArttraceError, match="cannot be written: File name too long"):
+        export_adapter(version, tmp_path / ("n" * 300))
+
+
+@only_root
+def test_a_merged_model_for_which_the_disk_has_no_room_says_so(tmp_path: Path) -> None:
+    base_model = make_base_model(tmp_path / "base")
+    policy = get_peft_model(AutoModelForCausalLM.from_pretrained(base_model), LoraConfig(target_modules=["q_proj"]))
+    policy.save_pretrained(tmp_path / "policy@1")
+    (tmp_path / "disk").mkdir()
+    with small_disk(tmp_path / "disk", "size=64k"):
+        with pytest.raises(ArttraceError, match="out cannot be written: No space left on device") as refused:
+            export_merged(tmp_path / "policy@1", base_model, tmp_path / "disk" / "out")
+        assert not list((tmp_path / "disk").iterdir())
+    assert "Free disk space" in str(refused.value.hint)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc, in which nothing can be made")
+def test_the_folder_that_is_to_be_made_first_is_one_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ArttraceError, match="cannot be written: No such file or directory") as refused:
+        export_adapter(tmp_path, Path("/proc/x"))
+    assert "mkdir" not in str(refused.value.hint)
