@@ -90,9 +90,16 @@ def compare(data: DataDir, first: str, second: str, as_json: bool) -> None:
     print_whole(table)
 
 
+def _new_directory(_ctx: click.Context, _param: click.Parameter, given: str) -> Path:
+    """The callback of a directory to write: as `./-` it may be called "-"."""
+    if given == "-":
+        raise click.BadParameter("a version is several files, which cannot go to standard output: name a directory")
+    return Path(given)
+
+
 @command.command("export")
 @click.argument("version")
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(file_okay=False), callback=_new_directory)
 @click.option("--merged", is_flag=True, help="A whole model with the adapter merged in, instead of a PEFT adapter.")
 @click.pass_obj
 def export(data: DataDir, version: str, directory: Path, merged: bool) -> None:

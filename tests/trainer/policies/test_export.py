@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from peft import LoraConfig, get_peft_model
 from small_disk import only_root, small_disk
 from tiny_model import make_base_model
 from transformers import AutoModelForCausalLM
 
+from arttrace.commands import cli
 from arttrace.system.errors import ArttraceError, TrainingError
 from trainer.policies.export import export_adapter, export_merged
 
@@ -94,3 +96,12 @@ def test_the_folder_that_is_to_be_made_first_is_one_that_is_not_there(tmp_path: 
     with pytest.raises(ArttraceError, match="cannot be written: No such file or directory") as refused:
         export_adapter(tmp_path, Path("/proc/x"))
     assert "mkdir" not in str(refused.value.hint)
+
+
+def test_a_version_does_not_go_to_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It made a directory of the name "-"."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, ["policies", "export", "policy@1", "-", "--dir", str(tmp_path / "data")])
+    assert done.exit_code == 2
+    assert "is several files, which cannot go to standard output" in done.output
+    assert list(tmp_path.iterdir()) == []
