@@ -16,6 +16,7 @@ from typing import BinaryIO
 from arttrace.system.errors import ArttraceError
 
 _FAR = (500, 200)
+_FULL_BELOW = 1 << 20
 
 
 def replace_file(path: Path, content: bytes, *, durably: bool = True) -> None:
@@ -110,6 +111,16 @@ def not_written(output: Path | None, error: OSError, *, other: str = "Name anoth
     elif error.errno == errno.ENOENT and output is not None and not output.parent.is_dir():
         remedy = f"Make its folder first: mkdir -p {shlex.quote(str(output.parent))}"
     return ArttraceError(f"{output or 'standard output'} cannot be written: {error.strerror or error}", remedy)
+
+
+def disk_is_full(directory: Path) -> bool:
+    """Whether the disk of a directory has next to no room: torch and safetensors give that names of their own."""
+    import shutil  # slow to import, and every captured program imports this file
+
+    try:
+        return shutil.disk_usage(directory).free < _FULL_BELOW
+    except OSError:
+        return False
 
 
 def directory_bytes(directory: os.PathLike[str], suffix: str = "") -> int:

@@ -25,7 +25,7 @@ import msgspec
 from arttrace.records.policy import PolicyStep
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import MayPass, TrainingError
-from arttrace.system.files import replace_file
+from arttrace.system.files import disk_is_full, replace_file
 from arttrace.system.journal.lock import acquire
 from arttrace.system.paths import TRAINING_LOCK
 from arttrace.system.private_files import make_directory
@@ -39,7 +39,6 @@ _UNFINISHED = ".manifest.json"
 
 _HANDED_OVER = "handed_over"
 _LOCK_WITHIN_S = 1.0
-_FULL_BELOW = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -368,14 +367,6 @@ def can_name_a_policy(text: str) -> bool:
 def _is_another_writer(pid: int) -> bool:
     """Whether another living process may still be writing under this number."""
     return pid not in (0, os.getpid()) and is_alive(pid)
-
-
-def disk_is_full(directory: Path) -> bool:
-    """Whether the disk of a directory has next to no room: torch and safetensors give that names of their own."""
-    try:
-        return shutil.disk_usage(directory).free < _FULL_BELOW
-    except OSError:
-        return False
 
 
 def _sync_tree(directory: Path) -> None:

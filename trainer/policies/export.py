@@ -13,9 +13,9 @@ import msgspec
 
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.system.errors import ArttraceError, TrainingError
-from arttrace.system.files import not_written
+from arttrace.system.files import disk_is_full, not_written
 from arttrace.system.processes import signals_after_imports
-from trainer.policies.checkpoints import Checkpoints, disk_is_full
+from trainer.policies.checkpoints import Checkpoints
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _ANOTHER = "Name another directory"
