@@ -76,8 +76,15 @@ class Follower:
             code = frame.f_code
             if code not in self._names:
                 self._names[code] = _name_of(code)
-            if (name := self._names[code]) is not None:
+            if (name := self._names[code]) is not None and not _wakes_the_worker(frame):
                 self.entered.append(name)
+
+
+def _wakes_the_worker(frame: FrameType) -> bool:
+    """Whether a beginning is told to a worker that waits, as it does on a slow machine: with it no job goes on."""
+    above = frame.f_back
+    names = frame.f_code.co_qualname, None if above is None else above.f_code.co_qualname
+    return names == ("Recorder.submit", "Recorder.started")
 
 
 def _name_of(code: CodeType) -> Entered | None:
