@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _NUMBERS: Final = {"BIGINT": ("q", "int64"), "TINYINT": ("b", "int8"), "DOUBLE": ("d", "float64")}
 """How Python's arrays and Arrow call them."""
+_TEXTS: Final = {"VARCHAR": "large_string", "BLOB": "large_binary"}
 
 
 def arrow_table(columns: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
@@ -47,12 +48,13 @@ def _column(type: str, values: Sequence[Any]) -> pa.Array:
         numbers = array(code, values if present is None else [0 if value is None else value for value in values])
         return pa.Array.from_buffers(getattr(pa, arrow)(), len(values), [present, pa.py_buffer(numbers)])
     if type == "BIGINT[]":
-        items = _column("BIGINT", list(chain.from_iterable(value or () for value in values)))
-        ends = _ends(len(value or ()) for value in values)
+        lists = [() if value is None else value for value in values]
+        items = _column("BIGINT", list(chain.from_iterable(lists)))
+        ends = _ends(map(len, lists))
         return pa.Array.from_buffers(pa.large_list(pa.int64()), len(values), [present, ends], children=[items])
-    written = [value.encode() if isinstance(value, str) else value or b"" for value in values]
+    written = [value.encode() if isinstance(value, str) else b"" if value is None else value for value in values]
     buffers = [present, _ends(map(len, written)), pa.py_buffer(b"".join(written))]
-    column = pa.Array.from_buffers(pa.large_binary() if type == "BLOB" else pa.large_string(), len(values), buffers)
+    column = pa.Array.from_buffers(getattr(pa, _TEXTS[type])(), len(values), buffers)
     column.validate(full=True)
     return column
 

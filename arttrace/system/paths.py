@@ -6,6 +6,7 @@ A directory above that `arttrace init` was run in is taken in place of the worki
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,6 +154,8 @@ def endpoints(said: str | None = None) -> tuple[str | None, list[str]]:
 def pin(data: DataDir) -> None:
     """Make a data directory, private to its user and ignored by git, that is found from every directory below. Raises
     OSError."""
+    with suppress(FileNotFoundError):  # said below
+        data.root.parent.mkdir(parents=True, exist_ok=True)
     make_directory(data.root)
     (data.root / ".gitignore").write_text("*\n")
     (data.root / _PIN).write_text("The data directory of all that runs below. Made by `arttrace init`.\n")

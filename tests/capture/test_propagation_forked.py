@@ -171,7 +171,7 @@ def test_a_short_agent_in_another_process_is_spooled_once(tmp_path: Path) -> Non
     )
     run(program.replace("_SHOWN_AFTER_S", "GATHER_S"), tmp_path)
     assert one_trajectory(tmp_path).agents[1].name == "worker"
-    assert len(finished_spans(tmp_path / "d")) == 2
+    assert len(read_spans(tmp_path / "d")) == 2
 
 
 PREFORK = """

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import Queue
 from typing import Any
 
 import agents
@@ -38,6 +40,14 @@ def connected(script: Script) -> Iterator[tuple[ResponsesSocket, Any]]:
     run = arttrace.trajectory(name="run")
     with serve_socket(script) as server, run, client(server).responses.connect() as connection:
         yield server, connection
+
+
+@contextmanager
+def connected_bare(script: Script) -> Iterator[Any]:
+    """A connection of `websockets` itself, likewise."""
+    run = arttrace.trajectory(name="run")
+    with serve_socket(script) as server, run, websockets_client.connect(address(server, "/responses")) as connection:
+        yield connection
 
 
 def address(server: ResponsesSocket, path: str) -> str:
@@ -269,17 +279,123 @@ def test_what_waits_for_a_tools_result_is_asked_with_it(spans: Spans) -> None:
     assert asked.index("Say how big.") < asked.index("3 m")
 
 
+def test_what_follows_by_itself_is_of_the_run_that_asked_whoever_reads(spans: Spans) -> None:
+    """One thread reads for all, as openai's sessions have it, and has begun before the run."""
+
+    def script(message: Event) -> Iterator[Event | None]:
+        if message["type"] == "response.create":
+            yield from list(response_events(message, Reply("I begin."), "resp_1"))[:-1]
+        else:
+            yield [*response_events({"model": "m"}, Reply("I begin."), "resp_1")][-1]
+            yield from response_events({"model": "m"}, Reply("Blue then."), "resp_2")
+
+    with serve_socket(script) as server, client(server).responses.connect() as connection:
+        ended: Queue[str] = Queue()
+
+        def read() -> None:
+            for event in connection:
+                if event.type == "response.completed":
+                    ended.put(event.response.id)
+                    if event.response.id == "resp_2":
+                        return
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with arttrace.trajectory(name="run"):
+            connection.response.create(model="m", input="Paint it.")
+            connection.response.steer(input="In blue.", previous_response_id="resp_1")
+            assert [ended.get(timeout=60), ended.get(timeout=60)] == ["resp_1", "resp_2"]
+        reader.join(60)
+    [run] = build_trajectories(spans())
+    assert (run.incomplete, len(run.calls)) == ("", 2)
+
+
+def test_a_request_that_waits_is_not_answered_by_what_follows_another(spans: Spans) -> None:
+    def script(message: Event) -> Iterator[Event | None]:
+        if message["type"] == "response.steer":
+            return
+        if message["input"] == "one":
+            yield from list(response_events(message, Reply("One."), "resp_1"))[:-1]
+            return
+        yield [*response_events({"model": "m"}, Reply("One."), "resp_1")][-1]
+        for before, said, id in (("resp_1", "Steered.", "resp_2"), (None, "Two.", "resp_3")):
+            for event in response_events(message, Reply(said), id):
+                if "response" in event:
+                    event["response"]["previous_response_id"] = before
+                yield event
+
+    with connected(script) as (_, connection):
+        connection.response.create(model="m", input="one")
+        connection.response.steer(input="In blue.", previous_response_id="resp_1")
+        connection.response.create(model="m", input="two")
+        assert [until_its_end(connection).response.id for _ in range(3)] == ["resp_1", "resp_2", "resp_3"]
+    said = {call.attributes[semconv.RESPONSE_ID]: call.attributes[semconv.INPUT_MESSAGES] for call in calls(spans())}
+    assert [word in said[id] for word, id in (("one", "resp_1"), ("blue", "resp_2"), ("two", "resp_3"))] == [True] * 3
+
+
+def test_an_answer_to_what_was_not_seen_is_told(spans: Spans) -> None:
+    with connected_bare(answering(lambda _: Reply("Hi."))) as connection:
+        connection.send(['{"type": "response.create", ', '"model": "m"}'])  # in fragments
+        while "response.completed" not in str(connection.recv()):
+            pass
+    [run] = build_trajectories(spans())
+    assert len(run.calls) == 1
+    assert run.unread, "its prompt was not"
+
+
+def test_what_is_put_into_an_answer_is_said_to_be_unread(spans: Spans) -> None:
+    def script(message: Event) -> Iterator[Event | None]:
+        events = list(response_events({"model": "m"}, Reply("Done.")))
+        yield from events[:2] if message["type"] == "response.create" else events[2:]
+
+    with connected_bare(script) as connection:
+        connection.send(json.dumps({"type": "response.create", "model": "m", "input": "hi"}))
+        connection.recv()
+        connection.send(json.dumps({"type": "response.inject", "response_id": "resp_1", "input": []}))
+        while "response.completed" not in str(connection.recv()):
+            pass
+    [run] = build_trajectories(spans())
+    assert run.unread
+
+
+async def test_a_call_that_is_cancelled_is_recorded_as_that(spans: Spans) -> None:
+    def script(message: Event) -> Iterator[Event | None]:
+        yield from [*response_events(message, Reply("Never whole."))][:3]
+
+    async def asks(server: ResponsesSocket) -> None:
+        async with AsyncOpenAI(base_url=server.url, api_key=KEY).responses.connect() as connection:
+            await connection.response.create(model="m", input="hi")
+            async for event in connection:
+                if event.type != "response.created":
+                    begun.set()
+
+    begun = asyncio.Event()
+    with serve_socket(script) as server, arttrace.trajectory(name="run"):
+        task = asyncio.create_task(asks(server))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    [call] = calls(spans())
+    assert call.attributes[semconv.INTERRUPTED] == "cancelled"
+
+
+def test_lanes_that_are_idle_are_forgotten(spans: Spans) -> None:
+    with connected(answering(lambda _: Reply("Hi."))) as (_, connection):
+        for number in range(110):
+            ask(connection, input="hi", stream_id=f"lane {number}")
+        followed = vars(connection._connection)["_arttrace_calls"]
+        assert len(followed._lanes) == 100
+    assert len(calls(spans())) == 110
+
+
 @pytest.mark.parametrize("begun", [0, 3])
 def test_an_answer_that_breaks_off_is_told(begun: int, spans: Spans) -> None:
     def script(message: Event) -> Iterator[Event | None]:
         yield from [*response_events(message, Reply("Never whole."))][:begun]
         yield None
 
-    with (
-        serve_socket(script) as server,
-        arttrace.trajectory(name="run"),
-        websockets_client.connect(server.url.replace("http", "ws") + "/responses") as connection,
-    ):
+    with connected_bare(script) as connection:
         connection.send(json.dumps({"type": "response.create", "model": "m", "input": "hi"}))
         for _ in range(begun):
             connection.recv()

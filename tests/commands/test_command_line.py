@@ -289,6 +289,17 @@ def test_a_pinned_directory_is_found_from_below(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / ".arttrace").stat().st_mode & 0o077 == 0
 
 
+def test_folders_above_a_data_directory_are_made_as_any(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        assert CliRunner().invoke(cli, ["init", str(tmp_path / "team" / "project")]).exit_code == 0
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "team", tmp_path / "team" / "project")]
+    assert modes == [0o755, 0o755]
+    assert (tmp_path / "team" / "project" / ".arttrace").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_second_data_directory_below_another_is_announced(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "ARTTRACE_DIR"}
     (tmp_path / "agent.py").write_text("import arttrace\n@arttrace.trajectory\ndef answer(): ...\nanswer()\n")

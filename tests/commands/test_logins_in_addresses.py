@@ -143,6 +143,18 @@ def test_what_logs_call_a_receiver(address: str) -> None:
     assert "127.0.0.1:9" in receiver.called
 
 
+@pytest.mark.parametrize(
+    ("url", "called"),
+    [
+        ("https://otel.example.com/@team/v1/traces?api_key=S3CR3T", "https://otel.example.com"),
+        ("https://otel.example.com/v1/traces?to=me@example.org&key=S3CR3T", "https://[secret]@example.org"),
+        ("https://tok/en@example.org/v1/traces?api_key=S3CR3T", "https://[secret]@example.org"),
+    ],
+)
+def test_no_log_calls_a_receiver_by_its_query(url: str, called: str) -> None:
+    assert arttrace.Receiver(url).called == called
+
+
 def test_a_langfuse_server(address: str, tmp_path: Path) -> None:
     environment = {"LANGFUSE_PUBLIC_KEY": "pk-x", "LANGFUSE_SECRET_KEY": "sk-long-enough", "LANGFUSE_BASE_URL": address}
     with pytest.raises(ArttraceError) as raised:

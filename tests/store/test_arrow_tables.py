@@ -54,7 +54,16 @@ def test_text_may_be_encoded_already() -> None:
 
 @pytest.mark.parametrize(
     ("type", "value"),
-    [("BIGINT", 2**63), ("TINYINT", 128), ("BIGINT", "1"), ("VARCHAR", "\ud800"), ("VARCHAR", b"\xff")],
+    [
+        ("BIGINT", 2**63),
+        ("TINYINT", 128),
+        ("BIGINT", "1"),
+        ("VARCHAR", "\ud800"),
+        ("VARCHAR", b"\xff"),
+        ("VARCHAR", 0),
+        ("BLOB", False),
+        ("BIGINT[]", 0),
+    ],
 )
 def test_what_a_column_does_not_hold_is_refused(type: str, value: Any) -> None:
     with pytest.raises((OverflowError, TypeError, ValueError)):

@@ -6,6 +6,7 @@ general ones, `/v1/traces` is appended to the general endpoint alone, headers ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -22,6 +23,8 @@ _TRACES = "/v1/traces"
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _AS_THEY_ARE = "%/:?@!$&'()*+,;=~[]"
 """Of an address: what separates its parts, and what is percent-encoded already."""
+_BEHIND_A_LOGIN = re.compile(r".*\[secret\]@[^/?#&]*", re.DOTALL)
+"""Of an address without its login, what is no path."""
 _SHORTEST_TIMEOUT_S = 1.0
 _LONGEST_TIMEOUT_S = 86_400
 _SHORTEST_SECRET = 6
@@ -61,12 +64,10 @@ class Receiver:
 
     @property
     def called(self) -> str:
-        """What logs call it: its name, else scheme, host and port; of a URL that may have a login in its path, the URL
-        without it."""
-        url = parts_of(self.url)
-        if "@" in f"{url.path}{url.query}{url.fragment}":
-            return self.name or without_login(self.url.strip())
-        return self.name or _origin(url)
+        """What logs call it: its name, else scheme, host and port, behind "[secret]" where the URL may have a login in
+        its path."""
+        hidden = _BEHIND_A_LOGIN.match(without_login(self.url.strip()))
+        return self.name or (hidden[0] if hidden else _origin(parts_of(self.url)))
 
     @property
     def is_reachable(self) -> bool:

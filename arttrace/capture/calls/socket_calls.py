@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Mapping
+from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,29 +20,39 @@ from arttrace.capture.calls import routing
 from arttrace.capture.calls.attempt import Attempt
 from arttrace.capture.calls.model_call import ModelCall, begin_call
 from arttrace.records.values.lenient_json import json_object
+from arttrace.wire import Ending
 from arttrace.wire.span_attributes import json_or_none
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error")
 _STREAM, _JSON = {"content-type": "text/event-stream"}, {"content-type": "application/json"}
 _KEPT_STEERED = 100
+_KEPT_LANES = 100
 following = Guard("following a WebSocket")
 
 
 class AskedCall:
-    """A response that was asked for: its request, and the call that records it, None where nothing is recorded."""
+    """A response that was asked for: its request, the context of who asked, and the call that records it, None where
+    nothing is recorded."""
 
-    def __init__(self, call: ModelCall | None, request: dict[str, Any]) -> None:
-        self.call = call
+    def __init__(self, request: dict[str, Any], call: ModelCall | None, sent: Attempt | None) -> None:
         self.request = request
-        self.attempt: Attempt | None = None
+        self.context = copy_context()
+        self.call = call
+        self.sent = sent
+        self.answered: Attempt | None = None
+        """The same attempt once it is being answered."""
         self.has_begun = False
 
 
 class _Lane:
     def __init__(self) -> None:
         self.asked: deque[AskedCall] = deque()
-        self.before: tuple[dict[str, Any], Any] = {}, None
-        """The request of the last response that has ended, and the id of that."""
+        self.settings: dict[str, Any] = {}
+        """The request of the last response that has ended, without what was said."""
+        self.context: Context | None = None
+        """That of who asked for it."""
+        self.response: Any = None
+        """Its id."""
 
 
 class SocketCalls:
@@ -55,6 +67,8 @@ class SocketCalls:
         self._lanes: dict[str, _Lane] = {}
         self._steered: dict[str, list[Any]] = {}
         """What the user put in while a response was made, by the id of that: input of the one that follows."""
+        self.is_cancelled = False
+        """Whether who waited for the next message was cancelled."""
 
     def __del__(self) -> None:
         if not sys.is_finalizing():  # then what was open has been closed
@@ -66,39 +80,47 @@ class SocketCalls:
         event = _event(message)
         match event.pop("type", None):
             case "response.create":
-                lane = self._lanes.setdefault(str(event.pop("stream_id", None)), _Lane())
+                lane = self._lane(event.pop("stream_id", None))
                 before = event.get("previous_response_id")
                 if isinstance(before, str) and before in self._steered:
                     event["input"] = [*self._take_steered(before), *_items(event.get("input"))]
-                return self._ask(lane, event)
+                asked = self._ask(event)
+                lane.asked.append(asked)
+                return asked
             case "response.steer":
                 self._steered.setdefault(str(event.get("previous_response_id")), []).append(event.get("input"))
                 while len(self._steered) > _KEPT_STEERED:
                     del self._steered[next(iter(self._steered))]
+            case "response.inject":  # in the midst of an answer, which no request says
+                for asked in [asked for lane in [*self._lanes.values()] for asked in lane.asked if asked.has_begun]:
+                    if asked.sent is not None:
+                        asked.sent.request, asked.sent.request_unread = b"", True
         return None
 
     def not_sent(self, asked: AskedCall, error: BaseException) -> None:
-        """The message that began a call did not go out."""
-        for lane in self._lanes.values():
-            if asked in lane.asked:
-                lane.asked.remove(asked)
-        if asked.call is not None:
-            asked.call.not_answered(error)
-            asked.call.raised(error)
+        """The message that began a call did not go out, as far as is known: where the sender was cancelled, an answer
+        may come."""
+        if isinstance(error, Exception):
+            for lane in [*self._lanes.values()]:
+                if asked in lane.asked:
+                    lane.asked.remove(asked)
+        call, asked.call = asked.call, None
+        if call is not None:
+            call.not_answered(error)
+            call.raised(error)
 
     def received(self, message: str | bytes) -> None:
         """A message came in."""
+        self.is_cancelled = False
         event = _event(message)
-        kind, lane = event.get("type"), self._lanes.get(str(event.get("stream_id")))
-        if lane is None or not isinstance(kind, str):
-            return
-        if kind.startswith("response.steer."):
+        kind, lane = event.get("type"), self._lane_of(event)
+        if not isinstance(kind, str) or kind.startswith("response.steer."):
             if kind == "response.steer.failed":
                 self._forget_steered(event)
             return
         response = json_object(event.get("response"))
-        if kind == "response.created" and not lane.asked:
-            self._ask_after(lane)
+        if kind == "response.created":
+            self._note_unasked(lane, response)
         asked = _answered_by(lane, event)
         if asked is None:
             return
@@ -107,71 +129,98 @@ class SocketCalls:
             _answer(asked, asked.call, event, message)
         if kind in _ENDS:
             lane.asked.remove(asked)
-            lane.before = asked.request, response.get("id")
+            lane.settings = {name: value for name, value in asked.request.items() if name != "input"}
+            lane.context, lane.response = asked.context, response.get("id")
 
     def ended(self, error: BaseException | None) -> None:
         """Nothing comes any more: the connection broke by this error, or was closed by the user."""
-        for lane in self._lanes.values():
+        closed: Ending = "cancelled" if self.is_cancelled else "closed"
+        for lane in [*self._lanes.values()]:
             while lane.asked:
                 asked = lane.asked.popleft()
                 if asked.call is None:
                     continue
-                if asked.attempt is not None:
-                    asked.call.stream_ended(asked.attempt, "closed" if error is None else "error", error)
+                if asked.answered is not None:
+                    asked.call.stream_ended(asked.answered, closed if error is None else "error", error)
                 elif error is None:
-                    asked.call.finish("closed")
+                    asked.call.finish(closed)
                 else:
                     asked.call.not_answered(error)
                     asked.call.raised(error)
 
-    def _ask(self, lane: _Lane, request: dict[str, Any]) -> AskedCall:
-        routing.say_not_by_socket(self._url, request.get("model"))
-        call = begin_call(None, path=self._path, provider=self._provider)
-        asked = AskedCall(call if isinstance(call, ModelCall) else None, request)
-        lane.asked.append(asked)
-        if asked.call is not None:
-            body = msgspec.json.encode({**request, "stream": True})  # here nothing is answered otherwise
-            asked.call.sending(body, self._url, self._headers)
-        return asked
+    def _lane(self, name: Any) -> _Lane:
+        lane = self._lanes.pop(str(name)) if str(name) in self._lanes else _Lane()
+        self._lanes[str(name)] = lane
+        if len(self._lanes) > _KEPT_LANES:
+            idle = next((name for name, other in [*self._lanes.items()] if not other.asked and other is not lane), None)
+            self._lanes.pop(idle or "", None)
+        return lane
 
-    def _ask_after(self, lane: _Lane) -> None:
-        """The server begins a response by itself, with the settings of the one before, for what the user put in."""
-        request, before = lane.before
+    def _lane_of(self, event: dict[str, Any]) -> _Lane:
+        """The lane of an event; an error may not name it."""
+        if event.get("type") == "error" and "stream_id" not in event:
+            waiting = [lane for lane in [*self._lanes.values()] if lane.asked]
+            if len(waiting) == 1:
+                return waiting[0]
+        return self._lane(event.get("stream_id"))
+
+    def _ask(self, request: dict[str, Any], *, unread: bool = False) -> AskedCall:
+        call, sent = begin_call(None, path=self._path, provider=self._provider), None
+        if isinstance(call, ModelCall):
+            routing.say_not_by_socket(self._url, request.get("model"))
+            body = msgspec.json.encode({**request, "stream": True})  # here nothing is answered otherwise
+            sent = call.sending(None if unread else body, self._url, self._headers)
+        return AskedCall(request, call if isinstance(call, ModelCall) else None, sent)
+
+    def _note_unasked(self, lane: _Lane, response: dict[str, Any]) -> None:
+        """The server begins a response: by itself for what the user put in, with the settings of the one before and in
+        front of what waits, or for a request that was not seen."""
+        before = response.get("previous_response_id") or (None if lane.asked else lane.response)
         if isinstance(before, str) and before in self._steered:
-            self._ask(lane, {**request, "previous_response_id": before, "input": self._take_steered(before)})
+            said = {"previous_response_id": before, "input": self._take_steered(before)}
+            lane.asked.appendleft(self._ask_for(lane, {**lane.settings, **said}))
+        elif not lane.asked:
+            lane.asked.append(self._ask_for(lane, {}, unread=True))
+
+    def _ask_for(self, lane: _Lane, request: dict[str, Any], *, unread: bool = False) -> AskedCall:
+        """Whoever reads here need not be who asked before."""
+        context = copy_context() if lane.context is None else lane.context.copy()
+        return context.run(partial(self._ask, request, unread=unread))
 
     def _take_steered(self, response: str) -> list[Any]:
         return [item for put_in in self._steered.pop(response) for item in _items(put_in)]
 
     def _forget_steered(self, event: dict[str, Any]) -> None:
-        response = json_object(event.get("steer")).get("previous_response_id")
-        queued = self._steered.get(str(response), [])
-        if queued and (given_back := _items(json_object(event.get("steer")).get("input"))) is not None:
-            same = [put_in for put_in in queued if _items(put_in) == given_back]
+        steer = json_object(event.get("steer"))
+        queued = self._steered.get(str(steer.get("previous_response_id")), [])
+        same = [put_in for put_in in queued if _items(put_in) == _items(steer.get("input"))]
+        if queued:
             queued.remove(same[0] if same else queued[-1])
+        if not queued:
+            self._steered.pop(str(steer.get("previous_response_id")), None)
 
 
 def _answered_by(lane: _Lane, event: dict[str, Any]) -> AskedCall | None:
     """The call that an event is of. A request that is refused is not the one that is being answered meanwhile."""
     refuses = event.get("type") == "error" and event.get("sequence_number") is None
-    waiting = [asked for asked in lane.asked if not asked.has_begun] if refuses else []
-    return waiting[0] if waiting else next(iter(lane.asked), None)
+    waiting = [asked for asked in [*lane.asked] if not asked.has_begun] if refuses else []
+    return waiting[0] if waiting else lane.asked[0] if lane.asked else None
 
 
 def _answer(asked: AskedCall, call: ModelCall, event: dict[str, Any], message: str | bytes) -> None:
     status = event.get("status")
-    if asked.attempt is None and event.get("type") == "error" and type(status) is int and status >= 400:
+    if asked.answered is None and event.get("type") == "error" and type(status) is int and status >= 400:
         call.answered(status, _JSON, msgspec.json.encode({"error": event.get("error")}))
         call.returned()
         return
-    if asked.attempt is None:
-        asked.attempt = call.answered(200, _STREAM)
-        asked.attempt.body_undone = True
+    if asked.answered is None:
+        asked.answered = call.answered(200, _STREAM)
+        asked.answered.body_undone = True
         call.returned()
     text = message.encode(errors="replace") if isinstance(message, str) else message
-    asked.attempt.chunk(b"data: %b\n\n" % (msgspec.json.encode(event) if b"\n" in text else text))
+    asked.answered.chunk(b"data: %b\n\n" % (msgspec.json.encode(event) if b"\n" in text else text))
     if event.get("type") in _ENDS:
-        call.stream_ended(asked.attempt, "complete")
+        call.stream_ended(asked.answered, "complete")
 
 
 def _event(message: str | bytes) -> dict[str, Any]:

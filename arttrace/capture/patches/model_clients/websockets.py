@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from arttrace.capture.base.guard import Guard
+from arttrace.capture.base.values import is_cancellation
 from arttrace.capture.calls.socket_calls import AskedCall, SocketCalls, following
 from arttrace.capture.export import summary
 from arttrace.capture.patches.httpx import note_passed
@@ -26,7 +27,10 @@ _counting = Guard("counting what is not captured")
 
 def install_sync(module: ModuleType) -> None:
     """Hook `websockets.sync.client`."""
-    patch(module, "connect", partial(_connect, read=True))
+    if hasattr(module, "reconnect"):  # from websockets 17 on; `connect` is one
+        patch(module.reconnect, "__init__", partial(_connect, read=True))
+    else:
+        patch(module, "connect", partial(_connect, read=True))
     for name, hook in (("send", _sync_send), ("recv", _sync_recv), ("close", _sync_close)):
         patch(module.ClientConnection, name, hook)
 
@@ -102,11 +106,15 @@ def _received(connection: Any, message: Any) -> None:
 
 
 def _ended(connection: Any, error: BaseException | None) -> None:
-    """The connection is closed, if the error says no other: one that is not waited for any longer is not."""
+    """The connection is closed, if the error says no other: one that is not waited for any longer may be read on."""
     with following:
         followed: SocketCalls | None = vars(connection).get(_FOLLOWED)
-        if followed is not None and (error is None or type(error).__name__.startswith("ConnectionClosed")):
+        if followed is None:
+            return
+        if error is None or type(error).__name__.startswith("ConnectionClosed"):
             followed.ended(error)
+        elif is_cancellation(error):
+            followed.is_cancelled = True
 
 
 def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:

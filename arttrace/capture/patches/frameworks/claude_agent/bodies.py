@@ -83,9 +83,11 @@ class WrittenBodies:
                 self._waiting.remove(line)
                 yield written
 
-    def has_begun(self) -> bool:
-        """Whether an answer is being written: its file is there, and has not been taken."""
-        return any(self._directory.glob(_ANSWERS))
+    def has_begun(self, answers: list[str]) -> bool:
+        """Whether one of these answers may be being written: a file is there that no line names as another's."""
+        others = [line.said for line in self._waiting if line.said.get("message_id") not in answers]
+        named = {said.get("response_file") for said in others}
+        return any(path.name not in named for path in self._directory.glob(_ANSWERS))
 
     def rest(self, refusals: list[RefusedAttempt]) -> Iterator[WrittenCall]:
         """The calls that have no whole answer when the program has ended: those of one request are attempts of one.

@@ -116,7 +116,7 @@ class ClaudeCode:
             self.take()
             if not any(id in self._awaited for id in awaited):
                 break
-            late = time.monotonic() > began + self._wait_s()
+            late = self._is_late(time.monotonic() - began, awaited)
             if late or cut or self.writes_none or self._bodies is None:
                 ClaudeCode.writes_none = self.writes_none or (late and not self._recorded)
                 self._give_up(awaited)
@@ -125,11 +125,13 @@ class ClaudeCode:
         with _recording:
             self._agents.close_ended()
 
-    def _wait_s(self) -> float:
-        """How long an answer is waited for."""
+    def _is_late(self, waited_s: float, awaited: list[str]) -> bool:
+        """Whether answers have been waited for long enough."""
         if not self._recorded:
-            return _WAIT_FOR_THE_FIRST_S
-        return _WAIT_WHILE_WRITING_S if self._bodies is not None and self._bodies.has_begun() else _WAIT_S
+            return waited_s > _WAIT_FOR_THE_FIRST_S
+        if waited_s <= _WAIT_S:
+            return False
+        return waited_s > _WAIT_WHILE_WRITING_S or self._bodies is None or not self._bodies.has_begun(awaited)
 
     def take(self) -> None:
         """Record what has come."""
