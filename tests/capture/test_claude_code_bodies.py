@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,28 @@ async def test_a_call_that_comes_after_all_is_not_missed(tmp_path: Path, spans: 
     late, never = sorted(build_trajectories(spans()), key=lambda run: run.agents[0].name)
     assert (late.incomplete, len(late.calls)) == ("", 1)
     assert never.incomplete
+
+
+@pytest.mark.parametrize(("said", "of"), [("first", "one"), ("first, then second", "two"), ("neither", "two")])
+async def test_a_request_that_is_written_late_is_of_the_turn_whose_prompt_it_says(
+    said: str, of: str, tmp_path: Path, spans: Any
+) -> None:
+    directory = OwnDirectory(tmp_path / "bodies")
+    with arttrace.trajectory(name="one"):
+        claude_code = ClaudeCode(directory, {})
+        claude_code.asked("first")
+    with arttrace.trajectory(name="two"):
+        claude_code.asked("second")
+    messages = [{"role": "user", "content": [{"type": "text", "text": f"{said}."}]}]
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    write(directory.path, "a.request.json", body, time.time() + 0.5)
+    write(directory.path, "b.response.json", SAID)
+    write(directory.path, INDEX, line(timestamp="2100-01-01T00:00:00Z"))
+    claude_code.end()
+    found = spans()
+    names = {span.span_id: span.attributes.get(semconv.AGENT_NAME) for span in found}
+    [call] = [span for span in found if span.attributes[semconv.OPERATION_NAME] == "chat"]
+    assert names[call.parent_span_id] == of
 
 
 async def test_an_answer_that_is_being_written_is_waited_for_longer(

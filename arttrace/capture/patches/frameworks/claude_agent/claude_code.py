@@ -33,6 +33,7 @@ _WAIT_WHILE_WRITING_S = 30.0  # on a disk that stands still
 _WAIT_FOR_THE_FIRST_S = 3.0  # an older one writes none
 _LOOK_EVERY_S = 0.005
 _CLOCKS_NS = 20_000_000  # the times of files are behind
+_WRITTEN_WITHIN_NS = 30_000_000_000
 _KEPT_BYTES = 16 << 20
 _KEPT_IDS = 10_000
 _KEPT_TURNS = 100  # of which calls may come that run beside the main agent's
@@ -62,8 +63,8 @@ class ClaudeCode:
         self._provider = next((name for told, name in _CLOUDS.items() if is_on(environment.get(told))), "anthropic")
         server = environment.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
         self._url = PATH if self._provider != "anthropic" else server.rstrip("/") + PATH
-        self._turns: list[tuple[int, Context]] = [(0, copy_context())]
-        """When each turn was asked for, and the context of who asked."""
+        self._turns: list[tuple[int, Context, str]] = [(0, copy_context(), "")]
+        """When each turn was asked for, the context of who asked, and the prompt."""
         self._agents = SubAgents()
         self._awaited: dict[str, tuple[str, Context]] = {}
         """The answers that Claude Code has told of and that are not recorded: the agent of each, and its turn."""
@@ -84,11 +85,11 @@ class ClaudeCode:
         """The flow of whoever has asked last."""
         return self.turn.copy().run(calling_flow)
 
-    def asked(self) -> None:
+    def asked(self, prompt: str = "") -> None:
         """What begins from now on is of the caller's flow."""
         self.take()
         self._failure = ""
-        self._turns = [*self._turns[-_KEPT_TURNS:], (time.time_ns(), copy_context())]
+        self._turns = [*self._turns[-_KEPT_TURNS:], (time.time_ns(), copy_context(), prompt)]
 
     def saw(self, message: dict[str, Any]) -> set[str]:
         """Claude Code has told the SDK something. Returns which agents of it have ended; '' is the main one's turn."""
@@ -174,7 +175,12 @@ class ClaudeCode:
     def _turn_of(self, written: WrittenCall) -> Context:
         """The context of who had asked last when a call began."""
         began_ns = written.started_ns + _CLOCKS_NS
-        return next((context for asked_ns, context in reversed(self._turns) if asked_ns <= began_ns), self.turn)
+        turns = [turn for turn in self._turns if turn[0] <= began_ns] or self._turns
+        if len(turns) > 1 and began_ns < turns[-1][0] + _WRITTEN_WITHIN_NS:  # its request may have been written late
+            before, latest = (bool(prompt) and _says(written.asked, prompt) for _, _, prompt in turns[-2:])
+            if before and turns[-1][2] and not latest:
+                return turns[-2][1]
+        return turns[-1][1]
 
     def _record_in_its_turn(self, written: WrittenCall) -> None:
         asked, said = written.asked, written.said
@@ -212,6 +218,13 @@ class ClaudeCode:
                     _, turn = self._awaited.pop(id)
                     self._missed = {**dict([*self._missed.items()][-_KEPT_TURNS:]), id: turn}
                     turn.copy().run(_miss, 1)
+
+
+def _says(request: dict[str, Any], text: str) -> bool:
+    """Whether the text is in a message of the request."""
+    contents = [message.get("content") for message in json_objects(request.get("messages"))]
+    blocks = [block.get("text") for content in contents for block in json_objects(content)]
+    return any(text in said for said in [*contents, *blocks] if isinstance(said, str))
 
 
 def is_on(told: str | None) -> bool:

@@ -22,7 +22,8 @@ from arttrace.capture.export import lifecycle
 from arttrace.capture.patches.frameworks.claude_agent.claude_code import ClaudeCode, is_on
 from arttrace.capture.patches.frameworks.claude_agent.directory import OwnDirectory
 from arttrace.capture.patches.registry import patch
-from arttrace.records.values.lenient_json import json_object
+from arttrace.records.values.lenient_json import json_object, json_objects
+from arttrace.wire.span_attributes import json_or_none
 
 VARIABLE = "OTEL_LOG_RAW_API_BODIES"
 _FOLLOWED = "_arttrace_claude_code"
@@ -65,10 +66,17 @@ def _write(write: Callable[..., Any]) -> Callable[..., Any]:
         with _hooking:
             followed = getattr(self, _FOLLOWED, None)
             if followed is not None and '"user"' in data[:64]:
-                followed.asked()
+                followed.asked(_prompt(data))
         return await write(self, data, *args, **kwargs)
 
     return hooked
+
+
+def _prompt(data: str) -> str:
+    """What a message to Claude Code asks; '' where that is no text."""
+    content = json_object(json_object(json_or_none(data.encode(errors="replace"))).get("message")).get("content")
+    texts = [str(block.get("text") or "") for block in json_objects(content)]
+    return content if isinstance(content, str) else next(filter(None, texts), "")
 
 
 def _read(read: Callable[..., Any]) -> Callable[..., Any]:
