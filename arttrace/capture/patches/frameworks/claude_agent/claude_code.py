@@ -23,7 +23,7 @@ from arttrace.capture.context.generators import ScopeStep
 from arttrace.capture.export import summary
 from arttrace.capture.patches.frameworks.claude_agent.bodies import RefusedAttempt, WrittenBodies, WrittenCall
 from arttrace.capture.patches.frameworks.claude_agent.directory import OwnDirectory
-from arttrace.capture.patches.frameworks.claude_agent.sub_agents import SubAgents, restore_thoughts
+from arttrace.capture.patches.frameworks.claude_agent.sub_agents import SubAgents, restore_thoughts, texts_of
 from arttrace.capture.patches.httpx import note_passed
 from arttrace.records.values.lenient_json import json_object, json_objects
 
@@ -222,9 +222,7 @@ class ClaudeCode:
 
 def _says(request: dict[str, Any], text: str) -> bool:
     """Whether the text is in a message of the request."""
-    contents = [message.get("content") for message in json_objects(request.get("messages"))]
-    blocks = [block.get("text") for content in contents for block in json_objects(content)]
-    return any(text in said for said in [*contents, *blocks] if isinstance(said, str))
+    return any(text in said for message in json_objects(request.get("messages")) for said in texts_of(message))
 
 
 def is_on(told: str | None) -> bool:

@@ -108,7 +108,7 @@ class SubAgents:
         made = [self._callers[id] for id in _tool_calls(messages) if id in self._callers]
         if made and made[-1]:
             return made[-1]
-        texts = [text for message in messages if message.get("role") == "user" for text in _texts(message)]
+        texts = [text for message in messages if message.get("role") == "user" for text in texts_of(message)]
         told = [id for id, asked in self._asked.items() if any(asked.prompt in text for text in texts)]
         begins = bool(made) or all(message.get("role") != "assistant" for message in messages)
         # One prompt may hold another one.
@@ -133,18 +133,19 @@ def restore_thoughts(thoughts: dict[str, str], *spoken: dict[str, Any]) -> bool:
     return changed
 
 
-def _tool_calls(messages: list[dict[str, Any]]) -> Iterator[str]:
-    for message in messages:
-        if message.get("role") == "assistant":
-            for block in json_objects(message.get("content")):
-                if block.get("type") == "tool_use" and isinstance(id := block.get("id"), str):
-                    yield id
-
-
-def _texts(message: dict[str, Any]) -> Iterator[str]:
+def texts_of(message: dict[str, Any]) -> Iterator[str]:
+    """What is said in a message."""
     content = message.get("content")
     if isinstance(content, str):
         yield content
     for block in json_objects(content):
         if isinstance(text := block.get("text"), str):
             yield text
+
+
+def _tool_calls(messages: list[dict[str, Any]]) -> Iterator[str]:
+    for message in messages:
+        if message.get("role") == "assistant":
+            for block in json_objects(message.get("content")):
+                if block.get("type") == "tool_use" and isinstance(id := block.get("id"), str):
+                    yield id

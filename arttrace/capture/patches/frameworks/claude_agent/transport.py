@@ -21,8 +21,9 @@ from arttrace.capture.context.flow import Flow
 from arttrace.capture.export import lifecycle
 from arttrace.capture.patches.frameworks.claude_agent.claude_code import ClaudeCode, is_on
 from arttrace.capture.patches.frameworks.claude_agent.directory import OwnDirectory
+from arttrace.capture.patches.frameworks.claude_agent.sub_agents import texts_of
 from arttrace.capture.patches.registry import patch
-from arttrace.records.values.lenient_json import json_object, json_objects
+from arttrace.records.values.lenient_json import json_object
 from arttrace.wire.span_attributes import json_or_none
 
 VARIABLE = "OTEL_LOG_RAW_API_BODIES"
@@ -74,9 +75,8 @@ def _write(write: Callable[..., Any]) -> Callable[..., Any]:
 
 def _prompt(data: str) -> str:
     """What a message to Claude Code asks; '' where that is no text."""
-    content = json_object(json_object(json_or_none(data.encode(errors="replace"))).get("message")).get("content")
-    texts = [str(block.get("text") or "") for block in json_objects(content)]
-    return content if isinstance(content, str) else next(filter(None, texts), "")
+    message = json_object(json_object(json_or_none(data.encode(errors="replace"))).get("message"))
+    return next(filter(None, texts_of(message)), "")
 
 
 def _read(read: Callable[..., Any]) -> Callable[..., Any]:
