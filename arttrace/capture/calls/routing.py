@@ -110,16 +110,14 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
 
     `body` is None where it cannot be read before it is sent; that such a call of `client` is not routed is said once.
     """
-    settings = lifecycle.recorder().settings
     parts = urlsplit(url)
     endpoint = next((end for path, end in _ENDPOINTS.items() if parts.path.endswith(path)), None)
-    routes = [*_environment_routes(settings.route), *_routes, *routes_in_force()]
+    routes = _all_routes()
     if endpoint is None:
         if routes:
             _say_where_it_has_none(api_of(parts.path), parts.path, body, routes)
         return None
-    plain = with_plain_port(url) if settings.trainable else url
-    asked = any(plain.startswith(base.rstrip("/") + "/") for base in settings.trainable)
+    asked = _gives_token_ids(url)
     if body is None:
         if routes or asked:
             not_reached(
@@ -139,6 +137,18 @@ def rewrite(url: str, body: bytes | None, *, client: str) -> Rewrite | None:
         asking = _asking(body, endpoint)
         return None if asking == body else Rewrite(url, asking)
     return None
+
+
+def _all_routes() -> list[Route]:
+    """The routes of the caller's calls; of several for one the latest counts."""
+    return [*_environment_routes(lifecycle.recorder().settings.route), *_routes, *routes_in_force()]
+
+
+def _gives_token_ids(url: str) -> bool:
+    """Whether the settings name its server as one that is asked for token ids."""
+    trainable = lifecycle.recorder().settings.trainable
+    plain = with_plain_port(url) if trainable else url
+    return any(plain.startswith(base.rstrip("/") + "/") for base in trainable)
 
 
 def _say_where_it_has_none(api: Api | None, path: str, body: bytes | None, routes: list[Route]) -> None:
@@ -172,10 +182,8 @@ def say_not_by_socket(url: str, model: Any) -> None:
     """Say once that a call of `model` by WebSocket, to an address of http, goes where the program sends it."""
     if not active():
         return
-    settings = lifecycle.recorder().settings
-    routes = [*_environment_routes(settings.route), *_routes, *routes_in_force()]
-    asked = any(with_plain_port(url).startswith(base.rstrip("/") + "/") for base in settings.trainable)
-    if asked or any(route.takes(model if isinstance(model, str) else "", _agent()) for route in routes):
+    name, agent = model if isinstance(model, str) else "", _agent()
+    if _gives_token_ids(url) or any(route.takes(name, agent) for route in _all_routes()):
         not_reached("a call by WebSocket", "ask for responses by HTTP (`responses.create`)")
 
 
