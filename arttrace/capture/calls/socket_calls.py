@@ -34,14 +34,18 @@ class AskedCall:
     """A response that was asked for: its request, the context of who asked, and the call that records it, None where
     nothing is recorded."""
 
-    def __init__(self, request: dict[str, Any], call: ModelCall | None, sent: Attempt | None) -> None:
+    def __init__(self, request: dict[str, Any], call: ModelCall | None, attempt: Attempt) -> None:
         self.request = request
         self.context = copy_context()
         self.call = call
-        self.sent = sent
-        self.answered: Attempt | None = None
-        """The same attempt once it is being answered."""
+        self.attempt = attempt
         self.has_begun = False
+
+    def fail(self, error: BaseException) -> None:
+        """It was not answered."""
+        if self.call is not None:
+            self.call.not_answered(error)
+            self.call.raised(error)
 
 
 class _Lane:
@@ -89,12 +93,11 @@ class SocketCalls:
                 return asked
             case "response.steer":
                 self._steered.setdefault(str(event.get("previous_response_id")), []).append(event.get("input"))
-                while len(self._steered) > _KEPT_STEERED:
+                if len(self._steered) > _KEPT_STEERED:
                     del self._steered[next(iter(self._steered))]
             case "response.inject":  # in the midst of an answer, which no request says
                 for asked in [asked for lane in [*self._lanes.values()] for asked in lane.asked if asked.has_begun]:
-                    if asked.sent is not None:
-                        asked.sent.request, asked.sent.request_unread = b"", True
+                    asked.attempt.request, asked.attempt.request_unread = b"", True
         return None
 
     def not_sent(self, asked: AskedCall, error: BaseException) -> None:
@@ -104,10 +107,8 @@ class SocketCalls:
             for lane in [*self._lanes.values()]:
                 if asked in lane.asked:
                     lane.asked.remove(asked)
-        call, asked.call = asked.call, None
-        if call is not None:
-            call.not_answered(error)
-            call.raised(error)
+        asked.fail(error)
+        asked.call = None
 
     def received(self, message: str | bytes) -> None:
         """A message came in."""
@@ -138,15 +139,12 @@ class SocketCalls:
         for lane in [*self._lanes.values()]:
             while lane.asked:
                 asked = lane.asked.popleft()
-                if asked.call is None:
-                    continue
-                if asked.answered is not None:
-                    asked.call.stream_ended(asked.answered, closed if error is None else "error", error)
-                elif error is None:
+                if asked.call is not None and asked.attempt.streaming:
+                    asked.call.stream_ended(asked.attempt, closed if error is None else "error", error)
+                elif error is not None:
+                    asked.fail(error)
+                elif asked.call is not None:
                     asked.call.finish(closed)
-                else:
-                    asked.call.not_answered(error)
-                    asked.call.raised(error)
 
     def _lane(self, name: Any) -> _Lane:
         lane = self._lanes.pop(str(name)) if str(name) in self._lanes else _Lane()
@@ -165,12 +163,12 @@ class SocketCalls:
         return self._lane(event.get("stream_id"))
 
     def _ask(self, request: dict[str, Any], *, unread: bool = False) -> AskedCall:
-        call, sent = begin_call(None, path=self._path, provider=self._provider), None
-        if isinstance(call, ModelCall):
-            routing.say_not_by_socket(self._url, request.get("model"))
-            body = msgspec.json.encode({**request, "stream": True})  # here nothing is answered otherwise
-            sent = call.sending(None if unread else body, self._url, self._headers)
-        return AskedCall(request, call if isinstance(call, ModelCall) else None, sent)
+        call = begin_call(None, path=self._path, provider=self._provider)
+        if not isinstance(call, ModelCall):
+            return AskedCall(request, None, Attempt())
+        routing.say_not_by_socket(self._url, request.get("model"))
+        body = msgspec.json.encode({**request, "stream": True})  # here nothing is answered otherwise
+        return AskedCall(request, call, call.sending(None if unread else body, self._url, self._headers))
 
     def _note_unasked(self, lane: _Lane, response: dict[str, Any]) -> None:
         """The server begins a response: by itself for what the user put in, with the settings of the one before and in
@@ -208,19 +206,19 @@ def _answered_by(lane: _Lane, event: dict[str, Any]) -> AskedCall | None:
 
 
 def _answer(asked: AskedCall, call: ModelCall, event: dict[str, Any], message: str | bytes) -> None:
-    status = event.get("status")
-    if asked.answered is None and event.get("type") == "error" and type(status) is int and status >= 400:
+    status, attempt = event.get("status"), asked.attempt
+    if not attempt.streaming and event.get("type") == "error" and type(status) is int and status >= 400:
         call.answered(status, _JSON, msgspec.json.encode({"error": event.get("error")}))
         call.returned()
         return
-    if asked.answered is None:
-        asked.answered = call.answered(200, _STREAM)
-        asked.answered.body_undone = True
+    if not attempt.streaming:
+        call.answered(200, _STREAM)
+        attempt.body_undone = True
         call.returned()
     text = message.encode(errors="replace") if isinstance(message, str) else message
-    asked.answered.chunk(b"data: %b\n\n" % (msgspec.json.encode(event) if b"\n" in text else text))
+    attempt.chunk(b"data: %b\n\n" % (msgspec.json.encode(event) if b"\n" in text else text))
     if event.get("type") in _ENDS:
-        call.stream_ended(asked.answered, "complete")
+        call.stream_ended(attempt, "complete")
 
 
 def _event(message: str | bytes) -> dict[str, Any]:

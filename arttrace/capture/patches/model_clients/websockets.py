@@ -6,7 +6,8 @@ counted, so that the program's end can say that they were not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -14,14 +15,14 @@ from urllib.parse import urlsplit
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.values import is_cancellation
-from arttrace.capture.calls.socket_calls import AskedCall, SocketCalls, following
+from arttrace.capture.calls.socket_calls import SocketCalls, following
 from arttrace.capture.export import summary
 from arttrace.capture.patches.httpx import note_passed
 from arttrace.capture.patches.registry import patch
+from arttrace.system.addresses import with_plain_port
 from arttrace.wire import api_of, provider_of
 
 _FOLLOWED = "_arttrace_calls"
-_PORTS = {True: 443, False: 80}
 _counting = Guard("counting what is not captured")
 
 
@@ -73,29 +74,44 @@ def _followed(connection: Any) -> SocketCalls | None:
         protocol, request = connection.protocol, connection.request
         uri = protocol.uri if hasattr(protocol, "uri") else protocol.wsuri  # so before websockets 14
         if api_of(uri.path) == "responses":
-            port = "" if uri.port == _PORTS[uri.secure] else f":{uri.port}"
             host = f"[{uri.host}]" if ":" in uri.host else uri.host
-            url = f"{'https' if uri.secure else 'http'}://{host}{port}{uri.resource_name}"
+            url = f"{'https' if uri.secure else 'http'}://{host}:{uri.port}{uri.resource_name}"
             headers = {name.lower(): value for name, value in request.headers.raw_items()}
-            known[_FOLLOWED] = SocketCalls(url, uri.path, provider_of(uri.path, uri.host), headers)
+            known[_FOLLOWED] = SocketCalls(with_plain_port(url), uri.path, provider_of(uri.path, uri.host), headers)
     followed: SocketCalls | None = known[_FOLLOWED]
     return followed
 
 
-def _begun(connection: Any, message: Any) -> tuple[SocketCalls | None, AskedCall | None]:
-    """The connection's calls, and the one that a message begins."""
+@contextmanager
+def _sending(connection: Any, message: Any) -> Iterator[None]:
+    """What a message begins, while it is sent."""
+    followed = asked = None
     with following:
         followed = _followed(connection)
         if followed is not None and isinstance(message, (str, bytes)):
-            return followed, followed.sent(message)
-        return followed, None
-    return None, None
+            asked = followed.sent(message)
+    try:
+        yield
+    except BaseException as error:
+        with following:
+            if followed is not None and asked is not None:
+                followed.not_sent(asked, error)
+        raise
 
 
-def _not_sent(followed: SocketCalls | None, asked: AskedCall | None, error: BaseException) -> None:
-    with following:
-        if followed is not None and asked is not None:
-            followed.not_sent(asked, error)
+@contextmanager
+def _receiving(connection: Any) -> Iterator[None]:
+    """What is told by the error of who waits for a message."""
+    try:
+        yield
+    except BaseException as error:
+        with following:
+            followed = _followed(connection)
+            if followed is not None and type(error).__name__.startswith("ConnectionClosed"):
+                followed.ended(error)
+            elif followed is not None and is_cancellation(error):  # the connection may be read on
+                followed.is_cancelled = True
+        raise
 
 
 def _received(connection: Any, message: Any) -> None:
@@ -105,27 +121,18 @@ def _received(connection: Any, message: Any) -> None:
             followed.received(message)
 
 
-def _ended(connection: Any, error: BaseException | None) -> None:
-    """The connection is closed, if the error says no other: one that is not waited for any longer may be read on."""
+def _closing(connection: Any) -> None:
     with following:
         followed: SocketCalls | None = vars(connection).get(_FOLLOWED)
-        if followed is None:
-            return
-        if error is None or type(error).__name__.startswith("ConnectionClosed"):
-            followed.ended(error)
-        elif is_cancellation(error):
-            followed.is_cancelled = True
+        if followed is not None:
+            followed.ended(None)
 
 
 def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     def hooked(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        followed, asked = _begun(self, message)
-        try:
+        with _sending(self, message):
             return send(self, message, *args, **kwargs)
-        except BaseException as error:
-            _not_sent(followed, asked, error)
-            raise
 
     return hooked
 
@@ -133,12 +140,8 @@ def _sync_send(send: Callable[..., Any]) -> Callable[..., Any]:
 def _async_send(send: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(send)
     async def hooked(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
-        followed, asked = _begun(self, message)
-        try:
+        with _sending(self, message):
             return await send(self, message, *args, **kwargs)
-        except BaseException as error:
-            _not_sent(followed, asked, error)
-            raise
 
     return hooked
 
@@ -146,11 +149,8 @@ def _async_send(send: Callable[..., Any]) -> Callable[..., Any]:
 def _sync_recv(recv: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(recv)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with _receiving(self):
             message = recv(self, *args, **kwargs)
-        except BaseException as error:
-            _ended(self, error)
-            raise
         _received(self, message)
         return message
 
@@ -160,11 +160,8 @@ def _sync_recv(recv: Callable[..., Any]) -> Callable[..., Any]:
 def _async_recv(recv: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(recv)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with _receiving(self):
             message = await recv(self, *args, **kwargs)
-        except BaseException as error:
-            _ended(self, error)
-            raise
         _received(self, message)
         return message
 
@@ -174,7 +171,7 @@ def _async_recv(recv: Callable[..., Any]) -> Callable[..., Any]:
 def _sync_close(close: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(close)
     def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _ended(self, None)
+        _closing(self)
         return close(self, *args, **kwargs)
 
     return hooked
@@ -183,7 +180,7 @@ def _sync_close(close: Callable[..., Any]) -> Callable[..., Any]:
 def _async_close(close: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(close)
     async def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _ended(self, None)
+        _closing(self)
         return await close(self, *args, **kwargs)
 
     return hooked
