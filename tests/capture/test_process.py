@@ -13,16 +13,10 @@ from pathlib import Path
 import pytest
 from chat_server import ChatServer
 from forks import UNSAID
-from spool import read_spool
+from spool import finished_spans
 
 from arttrace.records import semconv
-from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
-
-
-def read_spans(directory: Path) -> list[SpanRow]:
-    """The spans that have ended; on a slow machine some are in the spool as begun as well."""
-    return [record for record in read_spool(directory) if isinstance(record, SpanRow) and record.end_ns]
 
 
 def python(program: str, directory: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -86,7 +80,7 @@ agent(sys.argv[2])
 
 def test_exit_without_flush_keeps_everything_and_seals_the_segment(tmp_path: Path, server: ChatServer) -> None:
     finish(python(PROGRAM, tmp_path / "d", server.url, "hi"))
-    assert [span.name for span in read_spans(tmp_path / "d")] == ["chat m", "invoke_agent agent"]
+    assert [span.name for span in finished_spans(tmp_path / "d")] == ["chat m", "invoke_agent agent"]
     assert [path.suffix for path in (tmp_path / "d" / "spool").iterdir()] == [".seg"]
 
 
@@ -95,18 +89,18 @@ def test_kill_9_after_a_call_keeps_the_call(tmp_path: Path, server: ChatServer) 
     assert process.stdout is not None
     assert process.stdout.readline() == "called\n"
     limit = time.monotonic() + 60
-    while not read_spans(tmp_path / "d") and time.monotonic() < limit:  # a busy machine takes longer than 200 ms
+    while not finished_spans(tmp_path / "d") and time.monotonic() < limit:  # a busy machine takes longer than 200 ms
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait(60)
     process.communicate()
-    (call,) = read_spans(tmp_path / "d")
+    (call,) = finished_spans(tmp_path / "d")
     assert call.attributes[semconv.RESPONSE_ID] == "c1"
 
 
 def test_a_stream_still_open_at_exit_is_recorded_as_closed(tmp_path: Path, server: ChatServer) -> None:
     finish(python(PROGRAM, tmp_path / "d", server.url, "stream stall"))
-    (call,) = [span for span in read_spans(tmp_path / "d") if span.name == "chat m"]
+    (call,) = [span for span in finished_spans(tmp_path / "d") if span.name == "chat m"]
     assert call.attributes[semconv.INTERRUPTED] == "closed"
 
 
@@ -137,7 +131,7 @@ def test_a_fork_inside_a_run_records_each_span_once(tmp_path: Path, server: Chat
             server.url,
         )
     )
-    spans = read_spans(tmp_path / "d")
+    spans = finished_spans(tmp_path / "d")
     assert sorted(span.name for span in spans) == ["chat m"] * 3 + ["invoke_agent root"]
     assert len({span.span_id for span in spans}) == 4
     assert len({span.attributes[semconv.TRAJECTORY_ID] for span in spans}) == 1
@@ -172,7 +166,7 @@ def test_a_stream_that_a_fork_handler_of_the_users_drops_is_still_the_parents(
             server.url,
         )
     )
-    assert len(read_spans(tmp_path / "d")) == 1
+    assert len(finished_spans(tmp_path / "d")) == 1
 
 
 def test_multiprocessing_children_flush_at_their_end(tmp_path: Path, server: ChatServer) -> None:
@@ -195,7 +189,7 @@ def test_multiprocessing_children_flush_at_their_end(tmp_path: Path, server: Cha
             server.url,
         )
     )
-    assert sorted(span.name for span in read_spans(tmp_path / "d")) == ["chat m"] * 2 + ["invoke_agent work"] * 2
+    assert sorted(span.name for span in finished_spans(tmp_path / "d")) == ["chat m"] * 2 + ["invoke_agent work"] * 2
     assert {path.suffix for path in (tmp_path / "d" / "spool").iterdir()} == {".seg"}
 
 
@@ -241,7 +235,7 @@ def test_leaving_a_pools_block_loses_no_call(method: str, inside: bool, server: 
     program = POOL.replace("with context", "with arttrace.trajectory(name='all'), context") if inside else POOL
     out = finish(python(program, tmp_path / "d", server.url, method))
     assert sorted(out.split()) == sorted(" ".join(f"answer 0 to {number}" for number in range(20)).split())
-    spans = read_spans(tmp_path / "d")
+    spans = finished_spans(tmp_path / "d")
     asked = [span.attributes[semconv.INPUT_MESSAGES] for span in spans if span.name == "chat m"]
     assert all(sum(f'"{number}"' in text for text in asked) == 1 for number in range(20))
     runs = build_trajectories(spans)
