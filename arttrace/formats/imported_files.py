@@ -30,8 +30,8 @@ from arttrace.formats.otlp.logs import is_log_request
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.formats.otlp.validate import checked
 from arttrace.formats.sdks import langfuse
-from arttrace.formats.sdks.messages_elsewhere import with_messages
 from arttrace.formats.sdks.tolerant import normalised
+from arttrace.formats.sdks.whole_traces.messages_elsewhere import with_messages
 from arttrace.formats.systems import (
     art,
     atif,

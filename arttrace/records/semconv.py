@@ -90,6 +90,12 @@ LANGFUSE_TRACE_TAGS: Final = "langfuse.trace.tags"
 SESSION_KEYS: Final = ("langfuse_session_id", "session_id")  # names in a run's metadata that name its session
 USER_KEYS: Final = ("langfuse_user_id", "user_id")
 
+# --- Logfire: what a second span of one call has (formats/sdks/whole_traces/logfire.py) ----------------------
+LOGFIRE_SPAN_TYPE: Final = "logfire.span_type"  # "span", "log", or "pending_span" of one that had only begun
+LOGFIRE_REPORT: Final = "streaming response from "  # how the name of a log begins that says what a stream brought
+LOGFIRE_DURATION: Final = "duration"  # on such a log: for how long the stream was read, in seconds
+LOGFIRE_ANSWER: Final = "response_data"  # an answer in the form of its versions before 5
+
 # --- arttrace ----------------------------------------------------------------------------------------------
 TRAJECTORY_ID: Final = "arttrace.trajectory.id"
 TRAJECTORY_SPAN_COUNT: Final = "arttrace.trajectory.span_count"  # on the local root: spans it ended before itself

@@ -11,7 +11,7 @@ import click
 
 from arttrace.capture.base import settings as capture_settings
 from arttrace.commands import cli
-from arttrace.store.rows.view_definition import as_markdown
+from arttrace.store.rows.view_parts.definition import as_markdown
 from arttrace.store.rows.views import DESCRIBED
 from trainer.daemon.config import PREFIX, DaemonConfig, Keep
 from trainer.learner.config import LearnerConfig

@@ -23,7 +23,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.store import Store, open_store
 from arttrace.store.file import reading
-from arttrace.store.rows.view_definition import as_markdown
+from arttrace.store.rows.view_parts.definition import as_markdown
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.store.server.owner import hold_store
 from arttrace.system.paths import DataDir

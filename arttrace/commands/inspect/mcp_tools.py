@@ -14,7 +14,7 @@ from arttrace.formats.imported_run import is_undated
 from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.sql import encode_values, named_rows
-from arttrace.store.rows.view_definition import as_markdown
+from arttrace.store.rows.view_parts.definition import as_markdown
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.trajectories import sequences
 from arttrace.views import run_filter, terminal

@@ -8,7 +8,7 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.records.values.units import quantity
 from arttrace.store import open_store
 from arttrace.store.access.sql import encode_values, named_rows
-from arttrace.store.rows.view_definition import as_text
+from arttrace.store.rows.view_parts.definition import as_text
 from arttrace.store.rows.views import DESCRIBED
 from arttrace.system.paths import DataDir
 from arttrace.views import terminal

@@ -4,8 +4,8 @@ SDKs put messages into log records, which come in requests of their own, before 
 becomes a span of no length that holds it as an event, with ids that follow from it: sent twice it is one, and whatever
 holds for spans (limits, validity, the journal, retention) holds for it. Records of one request about one span that have
 the same time stay in their order, equal ones among them apart: a coarse clock gives all messages of a call one time.
-sdks/messages_elsewhere.py gives the events to their spans when trajectories are built. Log records of any other kind
-are not kept. What cannot be read and is, or may be, such an event leaves what stands in for it.
+sdks/whole_traces/messages_elsewhere.py gives the events to their spans when trajectories are built. Log records of any
+other kind are not kept. What cannot be read and is, or may be, such an event leaves what stands in for it.
 """
 
 from __future__ import annotations

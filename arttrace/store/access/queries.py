@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from arttrace.formats.evaluations import is_reward_span
-from arttrace.formats.sdks.messages_elsewhere import with_messages
 from arttrace.formats.sdks.tolerant import normalised
+from arttrace.formats.sdks.whole_traces.messages_elsewhere import with_messages
 from arttrace.records import semconv
 from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement, Reward

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from arttrace.formats.evaluations import is_reward_span
-from arttrace.formats.sdks.messages_elsewhere import OF_A_CLIENT
 from arttrace.records import semconv
 from arttrace.records.group import Grouping
 from arttrace.records.message import canonical_json
@@ -15,8 +14,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import PlainRecord, encode_record
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWARDS, SPANS, Row, Table
-from arttrace.store.rows.view_definition import of_document
+from arttrace.store.rows.tables import GROUPINGS, JUDGEMENTS, POLICY_STEPS, REWARDS, Row, Table
 from arttrace.trajectories import groups
 from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
 from arttrace.trajectories.decoding.operation import span_error
@@ -140,24 +138,3 @@ STEPS: Final = """(SELECT *, coalesce(list_filter(from_json(document::JSON->'con
         FROM policy_step_records
         QUALIFY row_number() OVER (PARTITION BY policy, step ORDER BY time_ns DESC, content_hash DESC) = 1)"""
 """The optimisation steps, each with what it was `trained` on and with its `own_runs`, as PolicyStep has them."""
-
-_OF_A_CLIENT = f"""text, '"scope_name":"{OF_A_CLIENT}')"""
-_INSIDE_A_CALL = f"""SELECT DISTINCT c.trace_id AS in_trace, c.span_id AS in_span FROM span_records c
-        JOIN texts t ON t.id = c.origin AND contains(t.{_OF_A_CLIENT}
-        JOIN span_records o ON o.trace_id = c.trace_id AND o.operation IN {_CALLS}
-            AND (o.span_id = c.parent_span_id
-            OR {of_document(semconv.RESPONSE_ID, of="o.")} = {of_document(semconv.RESPONSE_ID, of="c.")})
-        LEFT JOIN texts u ON u.id = o.origin
-        WHERE c.operation IN {_CALLS} AND starts_with(c.name, 'anthropic.')
-            AND contains(u.{_OF_A_CLIENT} IS NOT TRUE"""  # noqa: S608
-_ELSEWHERE = dict.fromkeys(("model", "policy_version", "input_tokens", "output_tokens", "prompt"), "NULL")
-_ELSEWHERE |= {"operation": f"'{semconv.OPERATION_INSIDE_A_CALL}'"}
-# Each column by its name: of `* REPLACE` DuckDB keeps no order, and a view's text would be another each time.
-_COLUMNS = ", ".join(
-    f"CASE WHEN in_span IS NULL THEN {name} ELSE {_ELSEWHERE[name]} END AS {name}" if name in _ELSEWHERE else name
-    for name in SPANS.columns
-)
-CALLS_ONCE: Final = f"""(SELECT {_COLUMNS}
-        FROM span_records LEFT JOIN ({_INSIDE_A_CALL}) ON in_trace = trace_id AND in_span = span_id)"""  # noqa: S608
-"""`span_records` in which what Anthropic's client recorded of a call beside another SDK is no call, as it is none
-of a trajectory (formats/sdks/messages_elsewhere.py)."""

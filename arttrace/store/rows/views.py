@@ -11,9 +11,10 @@ from typing import Final
 from arttrace.formats.imported_run import undated_in_sql
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
-from arttrace.store.rows.columns import CALLS_ONCE, LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
+from arttrace.store.rows.columns import LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
-from arttrace.store.rows.view_definition import Column, View, as_time, known_time, of_document, said_of_run
+from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
+from arttrace.store.rows.view_parts.definition import Column, View, as_time, known_time, of_document, said_of_run
 
 _SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
 _SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}

@@ -11,9 +11,9 @@ import msgspec
 from arttrace.records import semconv
 from arttrace.records.trajectory import AgentCall
 from arttrace.store import AnyStore
-from arttrace.store.rows.columns import CALLS_ONCE
 from arttrace.store.rows.left_out import IS_MARK
-from arttrace.store.rows.view_definition import of_document
+from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
+from arttrace.store.rows.view_parts.definition import of_document
 from arttrace.store.rows.views import BELONGS_TO
 from arttrace.store.sql_text import listed, quoted
 from arttrace.views.costs.prices import TIERS, Prices, Usage

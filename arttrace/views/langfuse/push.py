@@ -13,7 +13,7 @@ from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.sdks.conventions import normalise
 from arttrace.formats.sdks.langfuse.api import NotNumeric, Scored, advantage, score
 from arttrace.formats.sdks.langfuse.writing import Experiment, ShownRun, observation
-from arttrace.formats.sdks.messages_elsewhere import with_messages
+from arttrace.formats.sdks.whole_traces.messages_elsewhere import with_messages
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store import AnyStore, TrajectorySummary

@@ -1,0 +1,75 @@
+"""The rows of spans for SQL, each model call once: what is no call of a trajectory is none there either, by the
+rules of formats/sdks/whole_traces."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arttrace.formats.sdks.whole_traces.logfire import ANSWERED
+from arttrace.formats.sdks.whole_traces.messages_elsewhere import OF_A_CLIENT
+from arttrace.records import semconv
+from arttrace.store.rows.tables import SPANS
+from arttrace.store.rows.view_parts.definition import of_document
+
+_IS_CALL = f"c.operation IN {semconv.CALL_OPERATIONS}"
+_OF_A_CLIENT = f"""text, '"scope_name":"{OF_A_CLIENT}')"""
+_OF_CLIENTS = f"""SELECT c.trace_id, c.span_id, true AS inside, NULL::BIGINT AS began FROM span_records c
+        JOIN texts t ON t.id = c.origin AND contains(t.{_OF_A_CLIENT}
+        JOIN span_records o ON o.trace_id = c.trace_id AND o.operation IN {semconv.CALL_OPERATIONS}
+            AND (o.span_id = c.parent_span_id
+            OR {of_document(semconv.RESPONSE_ID, of="o.")} = {of_document(semconv.RESPONSE_ID, of="c.")})
+        LEFT JOIN texts u ON u.id = o.origin
+        WHERE {_IS_CALL} AND starts_with(c.name, 'anthropic.')
+            AND contains(u.{_OF_A_CLIENT} IS NOT TRUE"""  # noqa: S608
+"""What Anthropic's client recorded of a call beside another SDK."""
+
+_TYPE = of_document(semconv.LOGFIRE_SPAN_TYPE, of="c.")
+_PLACEHOLDERS = f"""SELECT c.trace_id, c.span_id, true, NULL FROM span_records c
+        SEMI JOIN span_records o ON o.trace_id = c.trace_id AND o.span_id = c.parent_span_id
+        WHERE c.start_ns = c.end_ns AND c.operation IS NOT NULL AND contains(c.document, '"pending_span"')
+            AND {_TYPE} = 'pending_span'"""  # noqa: S608
+"""What Logfire sent of spans that had only begun, where these are there."""
+
+_IS_LOG = f"starts_with(c.name, '{semconv.LOGFIRE_REPORT}')"
+_READ_FROM = f"""c.start_ns - coalesce(round(
+            TRY_CAST({of_document(semconv.LOGFIRE_DURATION, of="c.")} AS DOUBLE) * 1e9), 0)::BIGINT"""
+_WAITS = " AND ".join(f"{of_document(name, of='c.')} IS NULL" for name in ANSWERED)
+_ALIKE = "trace_id, parent_span_id, origin, asked, prompt, instructions"
+_IN_ORDER = "ORDER BY moment, is_log, span_id"
+_STREAMS = f"""(WITH event AS (
+        SELECT DISTINCT ON (c.trace_id, c.span_id) c.*, {_IS_LOG} AS is_log,
+            CASE WHEN {_IS_LOG} THEN {_READ_FROM} ELSE c.end_ns END AS moment,
+            {of_document(semconv.REQUEST_MODEL, of="c.")} AS asked
+        FROM span_records c SEMI JOIN (
+            SELECT trace_id FROM span_records c WHERE c.start_ns = c.end_ns AND {_IS_LOG}) r ON r.trace_id = c.trace_id
+        WHERE {_IS_CALL} AND c.end_ns > 0 AND CASE WHEN {_IS_LOG} THEN {_TYPE} = 'log'
+            ELSE {_TYPE} = 'span' AND c.error IS NULL AND {_WAITS} END),
+    counted AS (
+        SELECT *, sum(if(is_log, -1, 1)) OVER (PARTITION BY {_ALIKE} {_IN_ORDER}) AS balance FROM event),
+    leveled AS (
+        SELECT *, balance - least(0, min(balance) OVER (PARTITION BY {_ALIKE} {_IN_ORDER})) + is_log::INT AS level
+        FROM counted),
+    followed AS (
+        SELECT *, lead(CASE WHEN is_log THEN span_id END) OVER (PARTITION BY {_ALIKE}, level {_IN_ORDER}) AS log
+        FROM leveled)
+    SELECT trace_id, unnest([span_id, log]), unnest([true, false]), unnest([NULL, start_ns])
+    FROM followed WHERE NOT is_log AND log IS NOT NULL)"""  # noqa: S608
+"""The requests of Logfire's streams, and their logs with when these requests began. As brackets, a log closes the one
+that was opened last: at each level a request and its log follow one another."""
+
+_ELSEWHERE = dict.fromkeys(("model", "policy_version", "input_tokens", "output_tokens", "prompt"), "NULL")
+_ELSEWHERE |= {"operation": f"'{semconv.OPERATION_INSIDE_A_CALL}'"}
+
+
+def _column(name: str) -> str:
+    if name == "start_ns":
+        return "coalesce(began, start_ns) AS start_ns"
+    return f"CASE WHEN inside THEN {_ELSEWHERE[name]} ELSE {name} END AS {name}" if name in _ELSEWHERE else name
+
+
+# Each column by its name: of `* REPLACE` DuckDB keeps no order, and a view's text would be another each time.
+CALLS_ONCE: Final = f"""(SELECT {", ".join(map(_column, SPANS.columns))} FROM span_records LEFT JOIN (
+        SELECT trace_id AS in_trace, span_id AS in_span, bool_or(inside) AS inside, max(began) AS began
+        FROM ({_OF_CLIENTS} UNION ALL {_PLACEHOLDERS} UNION ALL SELECT * FROM {_STREAMS}) GROUP BY ALL
+    ) ON in_trace = trace_id AND in_span = span_id)"""  # noqa: S608
+"""`span_records` in which a second record of a call is none, and a call of two spans begins with the first."""

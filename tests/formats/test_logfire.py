@@ -1,0 +1,177 @@
+"""Calls that Logfire recorded in two spans, one of the request and, when its stream has ended, a log of what came
+(data/make_logfire.py), are one: by import, in SQL, in whatever order the spans come, and where some never come."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from arttrace.formats.imported_files import read_file
+from arttrace.records.span import SpanRow
+from arttrace.records.trajectory import AgentCall, Trajectory
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+from arttrace.views.costs.prices import Prices
+from arttrace.views.costs.usage import cost_of_run
+
+FILE = Path(__file__).parent / "data" / "logfire_streams.json"
+STREAMS = ("stream", "generator", "async_stream", "responses")
+TYPE = "logfire.span_type"
+
+
+def recorded(program: str) -> list[SpanRow]:
+    """The spans of one program: the root, and those below it in the order in which they began."""
+    spans = [span for span in read_file(FILE.read_bytes(), FILE.name).records if isinstance(span, SpanRow)]
+    [root] = [span for span in spans if span.name == program]
+    below = [span for span in spans if span.parent_span_id == root.span_id]
+    return [root, *sorted(below, key=lambda span: span.start_ns)]
+
+
+class Seen(NamedTuple):
+    """What the store says of a run: built, and in SQL its calls (times and tokens) and how many cost something."""
+
+    run: Trajectory
+    in_sql: list[tuple[Any, ...]]
+    of_run: tuple[Any, ...]
+    priced: int
+
+
+def seen(spans: list[SpanRow], directory: Path) -> Seen:
+    with Store.open(DataDir(directory), create=True) as store:
+        for span in spans:
+            store.append([span])
+        [run] = store.trajectories()
+        calls = store.sql("SELECT start_ns, end_ns, input_tokens, output_tokens FROM spans WHERE operation = 'chat'")[1]
+        [of_run] = store.sql("SELECT calls, (SELECT count(*) FROM calls), output_tokens FROM trajectories")[1]
+        cost = cost_of_run(store, run.id, Prices({}, {}))
+    return Seen(run, calls, of_run, cost.unpriced_calls)
+
+
+def said(placed: AgentCall) -> tuple[str, str]:
+    """What a call was asked and answered."""
+    [choice] = placed.call.choices
+    return placed.call.messages[-1].text, choice.message.text
+
+
+@pytest.mark.parametrize("program", STREAMS)
+def test_a_stream_is_one_call(program: str, tmp_path: Path) -> None:
+    root, request, report = recorded(program)
+    found = seen([root, request, report], tmp_path)
+    [placed] = found.run.calls
+    call = placed.call
+    assert (found.run.incomplete, found.run.unread, call.error) == ("", {}, None)
+    assert (said(placed)[0], said(placed)[1].strip()) == ("one", "seen one")
+    assert call.choices[0].end == "stop"
+    assert (call.start_ns, call.end_ns) == (request.start_ns, report.end_ns)
+    assert (call.input_tokens, call.output_tokens) == (3, 2)
+    assert found.in_sql == [(request.start_ns, report.end_ns, 3, 2)]
+    assert (found.of_run, found.priced) == ((1, 1, 2), 1)
+
+
+def test_a_stream_of_anthropics_is_one_call(tmp_path: Path) -> None:
+    root, request, report = recorded("anthropic_stream")
+    found = seen([root, request, report], tmp_path)
+    [placed] = found.run.calls
+    assert [(part.name, part.arguments) for part in placed.call.choices[0].message.tool_calls] == [
+        ("weather", '{"town":"Rome"}')
+    ]
+    assert (placed.call.input_tokens, placed.call.output_tokens) == (10, 4)
+    assert (placed.call.start_ns, placed.call.end_ns) == (request.start_ns, report.end_ns)
+    assert found.of_run == (1, 1, 4)
+
+
+def test_a_stream_that_is_broken_off_is_one_call_with_what_had_come(tmp_path: Path) -> None:
+    found = seen(recorded("broken_off"), tmp_path)
+    [placed] = found.run.calls
+    assert said(placed) == ("one two three", "seen ")
+    assert (placed.call.choices[0].end, placed.call.output_tokens) == (None, None)
+    assert (found.run.unread, found.of_run) == ({}, (1, 1, None))
+
+
+def test_two_streams_at_once_with_one_prompt_are_two_calls(tmp_path: Path) -> None:
+    found = seen(recorded("parallel"), tmp_path)
+    assert [said(placed) for placed in found.run.calls] == [("one", "seen one ")] * 2
+    asked = [span.start_ns for span in recorded("parallel")[1:] if span.attributes[TYPE] == "span"]
+    assert sorted(placed.call.start_ns for placed in found.run.calls) == asked
+    assert (found.run.unread, found.of_run) == ({}, (2, 2, 4))
+
+
+def test_what_failed_and_what_is_asked_again_are_calls_of_their_own(tmp_path: Path) -> None:
+    _, failed, first, first_report, second, second_report = recorded("retry")
+    found = seen(recorded("retry"), tmp_path)
+    assert [placed.call.error and placed.call.error[:19] for placed in found.run.calls] == [
+        "InternalServerError",
+        None,
+        None,
+    ]
+    times = [(placed.call.start_ns, placed.call.end_ns) for placed in found.run.calls]
+    ended = [(first.start_ns, first_report.end_ns), (second.start_ns, second_report.end_ns)]
+    assert times == [(failed.start_ns, failed.end_ns), *ended]
+    assert found.of_run == (3, 3, 4)
+
+
+def test_a_stream_that_nobody_read_stays_a_call_without_an_answer(tmp_path: Path) -> None:
+    _, unread, request, report = recorded("never_read")
+    found = seen(recorded("never_read"), tmp_path)
+    assert [(placed.call.start_ns, bool(placed.call.choices)) for placed in found.run.calls] == [
+        (unread.start_ns, False),
+        (request.start_ns, True),
+    ]
+    assert sum(found.run.unread.values()) == 1
+    assert found.of_run == (2, 2, 2)
+    assert sorted(found.in_sql)[1][:2] == (request.start_ns, report.end_ns)
+
+
+def test_a_call_that_is_no_stream_is_one(tmp_path: Path) -> None:
+    found = seen(recorded("plain"), tmp_path)
+    assert [said(placed) for placed in found.run.calls] == [("one", "seen one")]
+    assert found.of_run == (1, 1, 2)
+
+
+@pytest.mark.parametrize("program", ["stream", "parallel", "never_read"])
+def test_the_order_of_the_spans_makes_no_difference(program: str, tmp_path: Path) -> None:
+    orders = itertools.permutations(recorded(program))
+    revisions = {seen([*order], tmp_path / str(at)).run.revision for at, order in enumerate(orders) if at % 7 == 0}
+    assert len(revisions) == 1
+
+
+@pytest.mark.parametrize("lost", ["the request", "the log"])
+def test_of_a_call_half_of_which_is_lost_the_other_is_there(lost: str, tmp_path: Path) -> None:
+    root, request, report = recorded("stream")
+    found = seen([root, report if lost == "the request" else request], tmp_path)
+    [placed] = found.run.calls
+    assert bool(placed.call.choices) == (lost == "the request")
+    assert bool(found.run.unread) == (lost == "the log")
+    assert found.of_run[:2] == (1, 1)
+
+
+def test_a_log_of_the_users_own_is_a_call_as_it_says(tmp_path: Path) -> None:
+    """Who writes down a call by `logfire.info` has one span of it."""
+    root, request, report = recorded("stream")
+    own = msgspec.structs.replace(report, name="my model", scope_name="logfire")
+    found = seen([root, request, own], tmp_path)
+    assert len(found.run.calls) == found.of_run[0] == 2
+
+
+def test_a_span_that_was_sent_when_it_began_is_the_one_that_ended(tmp_path: Path) -> None:
+    """To its own server Logfire sends a placeholder of what lasts, below the span that it stands for."""
+    root, call = recorded("plain")
+    begun = {
+        name: value
+        for name, value in call.attributes.items()
+        if name not in ("gen_ai.output.messages", "gen_ai.response.id") and not name.startswith("gen_ai.usage.")
+    }
+    pending = msgspec.structs.replace(
+        call,
+        span_id="f" * 16,
+        parent_span_id=call.span_id,
+        end_ns=call.start_ns,
+        attributes={**begun, TYPE: "pending_span", "logfire.pending_parent_id": root.span_id},
+    )
+    found = seen([root, call, pending], tmp_path)
+    assert [said(placed) for placed in found.run.calls] == [("one", "seen one")]
+    assert (found.run.unread, found.of_run) == ({}, (1, 1, 2))
