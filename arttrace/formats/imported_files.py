@@ -35,17 +35,15 @@ from arttrace.formats.sdks.whole_traces.messages_elsewhere import with_messages
 from arttrace.formats.systems import (
     art,
     atif,
-    braintrust,
     completions,
     exchanges,
-    langsmith,
-    phoenix,
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
 from arttrace.formats.systems.rollouts import nemo_gym, tau2, verifiers, verifiers_traces
 from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
+from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow

@@ -264,3 +264,31 @@ def _lists(node: Any, levels: int = _LEVELS) -> Any:
     if node and all(map(_NUMBER.fullmatch, node)):
         return [_lists(node[key], levels - 1) for key in sorted(node, key=int)]
     return {key: _lists(value, levels - 1) for key, value in node.items()}
+
+
+_NESTED_LEVELS = 12
+_NESTED_JSON = ("json_schema", "invocation_parameters", "metadata", "template.variables", "parameters")
+_CONVENTIONS = [
+    value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str) and "." in value
+]
+_WHOLE = frozenset(name for name in _CONVENTIONS if not any(other.startswith(f"{name}.") for other in _CONVENTIONS))
+"""The conventions' names: what is below one is its value."""
+
+
+def flat(value: Any, prefix: str = "", levels: int = _NESTED_LEVELS) -> Attributes:
+    """Nested objects and lists of objects under dotted, numbered names, as OpenInference writes them; what is under a
+    name of the conventions as its JSON text."""
+    is_whole = prefix.endswith(_NESTED_JSON) or prefix in _WHOLE
+    if isinstance(value, dict) and levels and not is_whole:
+        items = [(str(name), inner) for name, inner in value.items()]
+    elif isinstance(value, list) and levels and not is_whole and value and all(isinstance(one, dict) for one in value):
+        items = [(str(at), inner) for at, inner in enumerate(value)]
+    elif isinstance(value, (dict, list)) and prefix:
+        are_objects = isinstance(value, dict) or (prefix in _WHOLE and any(isinstance(one, dict) for one in value))
+        return {prefix: text_of(value) if are_objects else value}
+    else:
+        return {prefix: value} if prefix and value is not None else {}
+    found: Attributes = {}
+    for name, inner in items:
+        found.update(flat(inner, f"{prefix}.{name}" if prefix else name, levels - 1))
+    return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from arttrace.formats.sdks.langfuse.reading import hex_id
-from arttrace.formats.systems import braintrust, langsmith, phoenix
+from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
 from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import json_object, json_objects, read_json
 from arttrace.records.values.nesting import UNREADABLE

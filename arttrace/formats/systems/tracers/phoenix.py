@@ -11,7 +11,7 @@ from typing import Any
 
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
-from arttrace.formats.sdks.openai_messages import text_of
+from arttrace.formats.sdks.openinference import flat
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.records.values.lenient_json import json_object, json_objects
@@ -20,7 +20,6 @@ from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "phoenix spans"
 _STATUS = {"OK": 1, "ERROR": 2}
-_LEVELS = 12
 
 
 def recognises(item: dict[str, Any]) -> bool:
@@ -52,7 +51,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         status_message=str(item.get("status_message") or ""),
         attributes=attributes,
         events=[
-            SpanEvent(str(one.get("name") or ""), time_ns(one.get("timestamp")) or start, _flat(one.get("attributes")))
+            SpanEvent(str(one.get("name") or ""), time_ns(one.get("timestamp")) or start, flat(one.get("attributes")))
             for one in json_objects(item.get("events"))
         ],
         resource={"service.name": source},
@@ -81,33 +80,14 @@ def _has_answer(attributes: Attributes) -> bool:
 
 
 def _attributes(item: dict[str, Any]) -> Attributes:
-    found = _flat(item.get("attributes"))
+    found = flat(item.get("attributes"))
     for name, value in item.items():  # columns of a dataframe
         if name.startswith("attributes.") and value is not None:
-            found.update(_flat(value, name.removeprefix("attributes.")))
+            found.update(flat(value, name.removeprefix("attributes.")))
     for name, value in found.items():  # of a dataframe: where other rows have none, whole numbers are floats
         if name.startswith("llm.token_count.") and isinstance(value, float) and value.is_integer():
             found[name] = int(value)
     kind = item["span_kind"]
     if isinstance(kind, str) and kind and kind != "UNKNOWN":
         found.setdefault("openinference.span.kind", kind)
-    return found
-
-
-_JSON = ("json_schema", "invocation_parameters", "metadata", "template.variables", "parameters")
-
-
-def _flat(value: Any, prefix: str = "", levels: int = _LEVELS) -> Attributes:
-    """Nested objects and lists of objects under dotted, numbered names, as OpenInference writes them."""
-    if isinstance(value, dict) and levels and not prefix.endswith(_JSON):
-        items = [(str(name), inner) for name, inner in value.items()]
-    elif isinstance(value, list) and levels and value and all(isinstance(one, dict) for one in value):
-        items = [(str(at), inner) for at, inner in enumerate(value)]
-    elif isinstance(value, (dict, list)) and prefix:
-        return {prefix: text_of(value) if isinstance(value, dict) else value}
-    else:
-        return {prefix: value} if prefix and value is not None else {}
-    found: Attributes = {}
-    for name, inner in items:
-        found.update(_flat(inner, f"{prefix}.{name}" if prefix else name, levels - 1))
     return found

@@ -1,0 +1,1 @@
+"""Exports of services that keep traces."""
