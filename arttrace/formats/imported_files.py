@@ -44,6 +44,7 @@ from arttrace.formats.systems.rollouts import nemo_gym, tau2, verifiers, verifie
 from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
+from arttrace.formats.systems.tracers.weave import calls as weave
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
@@ -250,6 +251,8 @@ class _Reader:
             return self._is(langsmith.KIND, langsmith.records(item, source))
         if braintrust.recognises(item):
             return self._is(braintrust.KIND, braintrust.records(item, source))
+        if weave.recognises(item):
+            return self._is(weave.KIND, weave.records(item, source))
         if phoenix.recognises(item):
             return self._is(phoenix.KIND, phoenix.records(item, source))
         if completions.recognises(item):

@@ -357,9 +357,10 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
     """Reasons found on the entries themselves: more spans ended than arrived, or the run was interrupted.
 
     Every process that took part counts the spans it ended on its own uppermost one, wherever that stands in the tree.
-    A count that cannot be read could have been of spans that are missing.
+    A count that cannot be read could have been of spans that are missing. Where such a one names no trajectory, as in
+    an export of another system, no span need name it.
     """
-    expected, problems = 0, []
+    expected, are_named, problems = 0, True, []
     for span in spans.values():
         if semconv.TRAJECTORY_SPAN_COUNT in span.attributes:
             count = whole_number(span.attributes[semconv.TRAJECTORY_SPAN_COUNT])
@@ -367,9 +368,10 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
                 problems.append("the number of its spans is unreadable")
             else:
                 expected += count + 1
+                are_named = are_named and semconv.TRAJECTORY_ID in span.attributes
         if semconv.INTERRUPTED in span.attributes and operation(span) == semconv.OPERATION_INVOKE_AGENT:
             problems.append(f"interrupted: {as_text(span.attributes[semconv.INTERRUPTED])}")
-    seen = len([1 for span in spans.values() if semconv.TRAJECTORY_ID in span.attributes])
+    seen = len([1 for span in spans.values() if not are_named or semconv.TRAJECTORY_ID in span.attributes])
     if expected > seen:
         problems.append(f"{expected - seen} of {expected} spans missing")
     return list(dict.fromkeys(problems))

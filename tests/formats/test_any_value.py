@@ -12,6 +12,7 @@ import pytest
 from anthropic_files import PAIRS as ANTHROPICS_PAIRS
 from anthropic_files import TALK as ANTHROPICS_TALK
 from system_files import (
+    CHILD,
     CODEX,
     COMPLETION,
     FLAT,
@@ -40,6 +41,43 @@ BRAINTRUST = {
     "output": [{"message": {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f"}]}}],
     "metrics": {"start": 1.77e9, "end": 1.77e9, "prompt_tokens": 1}, "scores": {"a": 1}, "metadata": {"model": "m"},
     "span_attributes": {"name": "x", "type": "llm"},
+}  # fmt: skip
+WEAVE = {
+    "id": ROOT, "trace_id": ROOT, "parent_id": CHILD, "project_id": "p", "display_name": "x", "thread_id": "t",
+    "op_name": "weave:///e/p/op/openai.chat.completions.create:x", "started_at": TIME.format(0),
+    "ended_at": TIME.format(1), "deleted_at": None, "exception": '{"type": "E", "message": "m"}', "wb_run_id": None,
+    "inputs": {
+        "self": {"client": {"base_url": "http://h:1/v1"}}, "model": "m", "stream": True, "tools": [{"name": "f"}],
+        "messages": [{"role": "user", "content": "hi"}, {"_type": "M", "_class_name": "M", "_bases": [], "role": "x"}],
+        "extra_body": {"a": 1}, "timeout": "NOT_GIVEN",
+    },
+    "output": {
+        "choices": [{"message": {"role": "assistant", "content": "yo"}, "logprobs": {}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1}, "time_to_first_token": 0.5,
+    },
+    "attributes": {"weave": {"kind": "llm"}, "a": 1},
+    "summary": {
+        "usage": {"m": {"requests": 1}}, "status_counts": {"success": 1},
+        "weave": {
+            "status": "success",
+            "feedback": [{"id": "f", "feedback_type": "a", "payload": {"value": 1}, "created_at": TIME.format(2)}],
+        },
+    },
+}  # fmt: skip
+WEAVES_EXAMPLE = {
+    **WEAVE, "id": CHILD, "op_name": "weave:///e/p/op/Evaluation.predict_and_score:x",
+    "inputs": {"example": "weave:///e/p/object/D:x/attr/rows/id/y", "model": "weave:///e/p/op/m:x"},
+    "output": {"output": "yo", "scores": {"s": {"a": 1}}}, "attributes": {"_weave_eval_meta": {}},
+}  # fmt: skip
+WEAVES_GEMINI = {
+    **WEAVE, "op_name": "google.genai.models.Models.generate_content",
+    "inputs": {"model": "m", "contents": [{"parts": [{"text": "hi"}]}], "config": {"system_instruction": "s"}},
+    "output": {"candidates": [{"content": {"parts": [{"text": "yo"}]}}]},
+}  # fmt: skip
+WEAVES_OTLP = {**WEAVE, "attributes": {"otel_span": {"attributes": {"gen_ai": {"operation": {"name": "chat"}}}}}}
+WEAVES_CHAIN = {
+    **WEAVE, "op_name": "langchain.Llm.M", "inputs": LANGSMITH["inputs"],
+    "output": {"outputs": LANGSMITH["outputs"], "extra": LANGSMITH["extra"]}, "attributes": {"lc_id": "x"},
 }  # fmt: skip
 ATIF = {
     "schema_version": "ATIF-v1.7", "trajectory_id": "t", "agent": {"name": "a", "tool_definitions": [{"name": "f"}]},
@@ -79,6 +117,10 @@ WHOLE: dict[str, list[Any]] = {
     "codex": [*CODEX, event(9, "compacted", message="x", replacement_history=[{"type": "message", "role": "user"}])],
     "langsmith": [LANGSMITH],
     "braintrust": [BRAINTRUST],
+    "weave": [WEAVE, WEAVES_EXAMPLE],
+    "weave, gemini": [WEAVES_GEMINI],
+    "weave, otlp": [WEAVES_OTLP],
+    "weave, langchain": [WEAVES_CHAIN],
     "phoenix": [{**PHOENIX, "context": {"trace_id": "ab" * 16, "span_id": "cd" * 8}, "attributes": {"llm": FLAT}}],
     "completion": [{**COMPLETION, "messages": [{"role": "user", "content": "hi", "content_parts": []}]}],
     "pairs": [*ANTHROPICS_PAIRS, {"request": {"messages": [ANSWER]}, "response": COMPLETION}],

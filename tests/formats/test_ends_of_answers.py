@@ -56,6 +56,13 @@ def braintrust(output: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def weave(output: Any) -> dict[str, Any]:
+    return {
+        "id": "1", "trace_id": "1", "parent_id": None, "op_name": "ask", "attributes": {"weave": {"kind": "llm"}},
+        "started_at": TIME, "ended_at": TIME, "inputs": {"messages": ASKED}, "output": output,
+    }  # fmt: skip
+
+
 LANGCHAIN_SAID = {"text": "Lisbon, which", "generation_info": {"finish_reason": "length"}}
 FILES: dict[str, dict[str, Any]] = {
     "messages": {"messages": [*ASKED, {**SAID, "finish_reason": "length"}]},
@@ -89,6 +96,8 @@ FILES: dict[str, dict[str, Any]] = {
     ),
     "braintrust, openai": braintrust([{"index": 0, "message": SAID, "finish_reason": "length"}]),
     "braintrust, anthropic": braintrust({**BLOCKS, "stop_reason": "max_tokens"}),
+    "weave, openai": weave({"choices": [{"index": 0, "message": SAID, "finish_reason": "length"}]}),
+    "weave, anthropic": weave({"type": "message", **BLOCKS, "stop_reason": "max_tokens"}),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -205,6 +206,65 @@ def test_braintrust() -> None:
     assert run == {
         **WHOLE, "metadata": {"user": "ada", "expected": "There"}, "agents": [("agent", None)],
         "calls": [first, {**failed, "agent": "agent"}], "rewards": [("good", 0.5, "code", None, "", 0.0)],
+    }  # fmt: skip
+
+
+# --- Weave ----------------------------------------------------------------------------------------------------
+
+
+def weave(
+    number: int, name: str, kind: str | None, parent: int | None, at: int, to: int, **more: Any
+) -> dict[str, Any]:
+    return {
+        "id": IDS[number], "trace_id": IDS[1], "parent_id": None if parent is None else IDS[parent],
+        "project_id": "file", "op_name": f"weave:///team/file/op/{name}:abc", "display_name": None, "exception": None,
+        "started_at": TIME.format(at), "ended_at": TIME.format(to), "thread_id": None, "turn_id": None,
+        "attributes": {"weave": {"kind": kind, "client_version": "0.54.0"}, **more.pop("attributes", {})},
+        "summary": more.pop("summary", {}), "wb_run_id": None, "deleted_at": None, **more,
+    }  # fmt: skip
+
+
+def test_weave() -> None:
+    raised = json.dumps({"type": "RateLimitError", "message": "slow", "traceback": []})
+    given = {
+        "id": "f1", "feedback_type": "wandb.annotation.good", "payload": {"value": 0.5}, "creator": "ada",
+        "created_at": TIME.format(20),
+    }  # fmt: skip
+    calls = [
+        weave(
+            1, "agent", "agent", None, 0, 9, inputs={"q": "Where?"}, output="There.", attributes={"user": "ada"},
+            summary={"weave": {"feedback": [given]}, "status_counts": {"success": 4, "error": 1}},
+        ),
+        weave(
+            2, "openai.chat.completions.create", "llm", 1, 1, 3,
+            inputs={
+                "self": {"client": {"base_url": "https://api.openai.com/v1", "version": "3.51.0"}}, "model": "gpt-x",
+                "messages": [ASKED], "temperature": 0.5, "max_tokens": 50, "tools": [FIND], "timeout": "NOT_GIVEN",
+            },
+            output={
+                "id": "chatcmpl-9", "object": "chat.completion", "created": 1, "model": "gpt-x-2026",
+                "choices": [{"index": 0, "finish_reason": "tool_calls",
+                             "message": {"role": "assistant", "content": None, "tool_calls": [CALLED]}}],
+                "usage": {
+                    "prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13,
+                    "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 1},
+                    "completion_tokens_details": {"reasoning_tokens": 2},
+                },
+            },
+        ),
+        weave(3, "find", "tool", 1, 3, 4, inputs={"q": "x"}, output="there"),
+        weave(4, "sub", "agent", 1, 4, 7, inputs={"q": "x"}, output="y"),
+        weave(
+            5, "openai.chat.completions.create", "llm", 4, 5, 6, exception=raised, output=None,
+            inputs={"model": "gpt-x", "messages": [{"role": "user", "content": "x"}]},
+        ),
+    ]  # fmt: skip
+    found, [run] = shown(lines(*calls))
+    assert (found.left_out, found.unread) == ({}, {})
+    assert run == {
+        **{name: value for name, value in WHOLE.items() if name != "tags"},
+        "calls": called(models=("gpt-x", "gpt-x-2026"), id="chatcmpl-9"),
+        "rewards": [("good", 0.5, "code", None, "", 20.0)],
     }  # fmt: skip
 
 

@@ -26,6 +26,12 @@ SPAN = {
     "root_span_id": "r", "span_id": "r", "span_parents": None, "created": TIME.format(0), "input": ASKED,
     "output": "yo", "span_attributes": {"name": "m", "type": "llm"},
 }  # fmt: skip
+WEAVES_CALL = {
+    "id": ROOT, "trace_id": ROOT, "parent_id": None, "op_name": "openai.chat.completions.create",
+    "started_at": TIME.format(0), "ended_at": TIME.format(1), "inputs": {"messages": ASKED},
+    "output": {"choices": [{"message": {"role": "assistant", "content": "yo"}}]},
+    "summary": {"weave": {"feedback": [{"id": "f", "feedback_type": "tone", "payload": {"value": "kind"}}]}},
+}  # fmt: skip
 PHOENIX_SPAN = {
     "name": "m", "span_kind": "LLM", "context": {"trace_id": "ab" * 16, "span_id": "cd" * 8},
     "start_time": TIME.format(0), "attributes": {},
@@ -61,6 +67,7 @@ ART = {
             {"feedback without a score": 2},
         ),
         ({**SPAN, "scores": {"tone": "kind", "not given": None}}, {"scores that are no numbers": 1}),
+        (WEAVES_CALL, {"feedback without a number": 1}),
         (
             {**PHOENIX_SPAN, "annotations": [{"name": "tone", "result": {"label": "kind"}}]},
             {"annotations without a score": 1},
@@ -93,6 +100,7 @@ ART = {
     ids=[
         "langsmith",
         "braintrust",
+        "weave",
         "phoenix",
         "atif",
         "atif goes on",

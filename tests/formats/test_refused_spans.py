@@ -63,6 +63,12 @@ def braintrust(id: str, kind: str, parent: str | None = ROOT) -> dict[str, Any]:
     return {**ids, "span_attributes": {"type": kind}, "metrics": metrics, "input": "a", "output": "b"}
 
 
+def weave(id: str, kind: str, parent: str | None = ROOT) -> dict[str, Any]:
+    ids = {"trace_id": TRACE, "id": id, "parent_id": parent, "op_name": kind, "attributes": {"weave": {"kind": kind}}}
+    times = {"started_at": SNAKE["start_time"], "ended_at": SNAKE["end_time"]}
+    return {**ids, "inputs": {"messages": [{"role": "user", "content": "a"}]}, "output": "b", **times}
+
+
 def phoenix(id: str, kind: str, parent: str | None = ROOT) -> dict[str, Any]:
     return {"context": {"trace_id": TRACE, "span_id": id}, "parent_id": parent, "span_kind": kind, **SNAKE}
 
@@ -92,6 +98,11 @@ FORMS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]] = 
         [braintrust(ROOT, "task", None)],
         {**braintrust(LEAF, "llm"), "metrics": {}},
         braintrust(LEAF, "llm"),
+    ),
+    "weave": (
+        [weave(ROOT, "agent", None)],
+        {**weave(LEAF, "llm"), "started_at": "soon"},
+        weave(LEAF, "llm"),
     ),
     "phoenix": (
         [phoenix(ROOT, "AGENT", None)],

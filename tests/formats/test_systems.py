@@ -207,6 +207,11 @@ BEGUN: dict[str, dict[str, Any]] = {
         "root_span_id": "r", "created": TIME.format(0), "project_id": "p", "id": "2", "span_id": "r", "input": ASKED,
         "output": [{"message": ASKED[0]}], "metrics": {"start": 1.77e9}, "span_attributes": {"type": "llm"},
     },
+    "weave": {
+        "id": CHILD, "trace_id": ROOT, "parent_id": None, "op_name": "openai.chat.completions.create",
+        "started_at": TIME.format(0), "ended_at": None, "inputs": {"messages": ASKED},
+        "output": {"choices": [{"message": ASKED[0]}]},
+    },
     "langfuse": {
         "id": "0123456789abcdef", "traceId": "0123456789abcdef" * 2, "type": "GENERATION", "name": "ask",
         "startTime": TIME.format(0), "endTime": None, "input": ASKED, "output": ASKED[0],
@@ -425,6 +430,13 @@ RUN_AND_CALL = {
         {"metrics": {"start": 1.77e9, "end": 1.77e9}, "output": "x"},
         lambda own, above: {"root_span_id": "a1" * 16, "span_id": own * 8, "span_parents": above and [above * 8]},
         lambda score: {"scores": {"good": score}},
+    ),
+    "weave": (
+        {"op_name": "agent", "started_at": "2026-01-01T00:00:00Z", "ended_at": "2026-01-01T00:00:01Z"},
+        lambda own, above: {"trace_id": "a1" * 16, "id": own * 8, "parent_id": above and above * 8},
+        lambda score: {
+            "summary": {"weave": {"feedback": [{"id": f"f{score}", "feedback_type": "good", "payload": score}]}}
+        },
     ),
     "phoenix": (
         {"span_kind": "AGENT", "start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:01Z"},

@@ -39,7 +39,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       OTLP traces: JSON, JSON lines or protobuf, of any OpenTelemetry SDK
       OTLP logs, of the same: their GenAI events, which join the spans they are about
       exports of Langfuse (traces with observations and scores, or observations), LangSmith (runs),
-        Braintrust (spans) and Phoenix (spans), with feedback, scores and annotations as rewards
+        Braintrust (spans), W&B Weave (calls) and Phoenix (spans), with feedback, scores and annotations as rewards
       trajectories of ART (groups as JSON, logs as Parquet), ATIF (Harbor), SWE-agent and mini-swe-agent
       results of verifiers and prime-rl, rollouts of NeMo Gym
       sessions of Claude Code and of the Codex CLI

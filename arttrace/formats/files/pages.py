@@ -14,6 +14,7 @@ _PAGES: Final[dict[str, Callable[[AbstractSet[str]], bool]]] = {
     "data": _BESIDE.isdisjoint,
     "runs": lambda names: "cursors" in names,  # LangSmith
     "events": lambda names: names <= {"events", "cursor"},  # Braintrust
+    "calls": lambda names: names == {"calls"},  # Weave
 }
 """Where the items of a page stand, if so is what stands beside them."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
+from arttrace.formats.systems.tracers.weave import calls as weave
 from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import json_object, json_objects, read_json
 from arttrace.records.values.nesting import UNREADABLE
@@ -52,6 +53,8 @@ def _ids(item: dict[str, Any]) -> Iterable[Any]:
     if braintrust.recognises(item):
         above = item.get("span_parents")
         return item["root_span_id"], item["span_id"], above[0] if isinstance(above, list) and above else None
+    if weave.recognises(item):
+        return weave.ids_of(item)
     if phoenix.recognises(item):
         context = json_object(item.get("context"))
         trace = item.get("context.trace_id", context.get("trace_id"))

@@ -1,0 +1,1 @@
+"""Calls exported from W&B Weave."""
