@@ -230,6 +230,21 @@ def test_a_judge_that_asks_a_model_is_a_run_of_its_own() -> None:
     assert sorted((run.agents[0].name, len(run.calls)) for run in found) == [("predict", 1), ("rate", 1)]
 
 
+def test_an_evaluation_that_a_program_logs_is_read_as_one_that_weave_runs() -> None:
+    """Of `EvaluationLogger`, whose scorers do not say that they are of an evaluation."""
+    found, runs = read((DATA / "weave_logged.jsonl").read_bytes())
+    assert (found.kinds, found.unread, found.left_out) == ({"weave calls": 14}, {}, {})
+    assert sorted((run.agents[0].name, [placed.call.request_model for placed in run.calls]) for run in runs) == [
+        ("careful", ["gpt-4o"]),
+        ("careful", ["gpt-4o"]),
+        ("judged", ["judge"]),
+        ("judged", ["judge"]),
+    ]
+    rewards = [(one.name, one.value) for one in found.records if isinstance(one, Reward)]
+    assert sorted(rewards) == [("judged", 1.0)] * 2 + [("length", 0.25)] * 2
+    assert not any(run.incomplete or run.tool_calls for run in runs)
+
+
 def test_feedback_on_a_part_of_an_example_is_of_its_run() -> None:
     calls = json.loads(json.dumps(evaluated("judges-call")))
     sub = next(call for call in calls if "/op/sub:" in call["op_name"])

@@ -1,7 +1,8 @@
 """Runs agents under W&B Weave and writes their calls as Weave gives them out, beside what arttrace captured of them.
 
-    WF_TRACE_SERVER_URL=http://127.0.0.1:PORT WANDB_API_KEY=... python make_weave.py FOLDER
-    ... python make_weave.py FOLDER langchain
+    WF_TRACE_SERVER_URL=http://127.0.0.1:PORT WANDB_API_KEY=... python make_weave.py FOLDER KIND
+
+KIND is all, langchain or logger.
 
 weave 0.54.0 with openai 3.51.0, anthropic 2.10.0, litellm 1.109.1, google-genai 3.6.1; langchain 1.5.2 with
 langchain-anthropic 1.7.10. The trace server was the one that weave 0.52.20 has on SQLite, behind the routes of its REST
@@ -46,7 +47,7 @@ from weave.integrations.patch import patch_google_genai
 
 import arttrace
 
-PROJECT, CHAIN = "team/agents", "team/chain"
+PROJECT, CHAIN, LOGGED = "team/agents", "team/chain", "team/logged"
 AS_TEXT = ("researcher", "plainly", "claude", "responder", "gemini")
 """The agents whose calls are written as `get_calls` gives them as well."""
 
@@ -286,6 +287,31 @@ def run_chain(folder):
     write(folder / "weave_langchain.jsonl", stored(project_id=CHAIN))
 
 
+def run_logger(folder):
+    """An evaluation that a program logs itself, with a score that it gives and one for which it asks a model."""
+    project = started(LOGGED)
+    with serve() as server:
+        client = OpenAI(base_url=server.url, api_key="x")
+
+        def ask(model, text):
+            done = client.chat.completions.create(model=model, messages=[{"role": "user", "content": text}])
+            return done.choices[0].message.content
+
+        log = weave.EvaluationLogger(model="careful", dataset="questions")
+        for question in ("apples", "beans"):
+            with log.log_prediction(inputs={"question": question}) as prediction:
+                prediction.output = ask("gpt-4o", question)
+                prediction.log_score("length", 0.25)
+                with prediction.log_score("judged") as score:
+                    ask("judge", f"Is this good: {prediction.output}")
+                    score.value = True
+        log.log_summary({"questions": 2})
+    project.finish()
+    write(folder / "weave_logged.jsonl", stored(project_id=LOGGED, include_feedback=True))
+
+
+RUNS = {"all": run_all, "langchain": run_chain, "logger": run_logger}
+
 if __name__ == "__main__":
-    folder, *kind = sys.argv[1:]
-    (run_chain if kind else run_all)(Path(folder))
+    folder, kind = sys.argv[1:]
+    RUNS[kind](Path(folder))

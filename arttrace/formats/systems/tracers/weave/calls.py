@@ -35,6 +35,8 @@ _EXAMPLE, _WHOLE = "Evaluation.predict_and_score", ("Evaluation.evaluate", "Eval
 _OF_WEAVE = frozenset({"weave", "integration", "lc_id", "lc_name", "parent_run_id", "otel_span", _EVALUATION})
 """Attributes of a call that its program did not set."""
 _OF_THE_PROJECT = ("wb_run_id", "wb_run_step", "wb_user_id")
+_OF_A_LOGGED_SCORE = {"self", "output", "inputs"}
+"""What a score of `EvaluationLogger` is given, which need not say that it is of an evaluation."""
 _JUDGES = ("scorer", "guardrail")
 _ERROR_TEXT = 4000
 
@@ -90,7 +92,9 @@ class _Call:
         self._given = json_object(restored(item.get("inputs")))
         self.output = restored(item.get("output"))
         self._error = _error_of(item.get("exception"))
-        self.is_of_an_evaluation = _EVALUATION in self._about or self.name in (_EXAMPLE, *_WHOLE)
+        self.is_of_an_evaluation = (
+            _EVALUATION in self._about or self.name in (_EXAMPLE, *_WHOLE) or self._given.keys() == _OF_A_LOGGED_SCORE
+        )
         self.agent_id = None if self._parent is None else self._span_id
         self.trajectory_id: str | None = None
         self.left_out: list[LeftOutItem] = []
