@@ -65,6 +65,7 @@ class TrajectoryGroup:
         self.exceptions: list[Exception] = [one for one in members if isinstance(one, Exception)]
         self._failed_before = len(self.exceptions)
         self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
+        self._given = len(self._rollouts)
         self._recorded: dict[str, float | None] = {}
         self._directories: dict[str, DataDir] = {}
         self._was_gathered = False
@@ -92,7 +93,7 @@ class TrajectoryGroup:
         return group
 
     def __len__(self) -> int:
-        return len(self.trajectories) if self.results or not self._rollouts else self.size
+        return len(self.trajectories) if self.results or not self._given else self.size
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.trajectories)
@@ -107,12 +108,12 @@ class TrajectoryGroup:
     @property
     def to_gather(self) -> int:
         """The number of rollouts that have not been run."""
-        return 0 if self._was_gathered else len(self._rollouts)
+        return 0 if self._was_gathered else self._given
 
     @property
     def size(self) -> int:
         """The number of rollouts, and of trajectories and exceptions that existed already."""
-        return len(self._rollouts) + len(self.ready_made) + self._failed_before
+        return self._given + len(self.ready_made) + self._failed_before
 
     @property
     def trajectories(self) -> Sequence[Any]:
@@ -151,10 +152,7 @@ class TrajectoryGroup:
     @property
     def directories(self) -> dict[str, DataDir]:
         """The data directory in which each run of this process was recorded, by the run's id."""
-        return directories_of(self.ready_made) | self._captured_directories()
-
-    def _captured_directories(self) -> dict[str, DataDir]:
-        return {run.id: self._directories[run.id] for run in self.captured}
+        return directories_of(self.ready_made) | {run.id: self._directories[run.id] for run in self.captured}
 
     def _new_rewards(self) -> dict[DataDir, list[Reward]]:
         """By the directory to store them in."""
@@ -297,7 +295,7 @@ async def gather_trajectory_groups(
         raise ValueError(f"max_concurrency is {max_concurrency}, below 1")
     groups = marked_as_gathered(groups, "gather_trajectory_groups")
     slots = asyncio.Semaphore(max_concurrency)
-    with GatherProgress(sum(len(group._rollouts) for group in groups), pbar_desc, max_exceptions) as progress:
+    with GatherProgress(sum(group._given for group in groups), pbar_desc, max_exceptions) as progress:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [tasks.create_task(gathered_group(group, slots, progress, after_each)) for group in groups]
@@ -328,6 +326,7 @@ async def gathered_group(
             _log.warning("rewards of a gather that was ended are not stored: %s", error)
         raise
     await asyncio.to_thread(_read_back, group, ids)
+    group._rollouts.clear()  # a coroutine that has run can be neither copied nor pickled
     if after_each is None or not (group.captured or group.ready_made):
         return [group]
     after = after_each(group)
@@ -370,7 +369,7 @@ def marked_as_gathered(groups: Iterable[TrajectoryGroup], call: str) -> list[Tra
     """The groups that `call` was given, gathered from now on. Raises ArttraceError where they cannot be."""
     groups = group_list(groups, TrajectoryGroup, call)
     for group in groups:
-        if group._was_gathered and group._rollouts:
+        if group._was_gathered and group._given:
             raise ArttraceError(
                 f"the group {group.key} is gathered twice: a rollout runs once",
                 "Make a new TrajectoryGroup of new calls.",

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +257,29 @@ async def test_a_group_counts_what_it_gives() -> None:
     anew = TrajectoryGroup([*gathered, LookupError("no such mail")])
     assert (len(anew), [one.reward for one in anew]) == (2, [1.0, 2.0])
     assert [str(error) for error in anew.exceptions] == ["no such mail"]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda group: pickle.loads(pickle.dumps(group))])
+async def test_a_gathered_group_can_be_copied_and_pickled(
+    copied: Callable[[TrajectoryGroup], TrajectoryGroup], data: DataDir
+) -> None:
+    @arttrace.trajectory
+    async def built(number: int) -> Trajectory:
+        if number == 2:
+            raise ValueError("two")
+        return Trajectory(messages_and_choices=[{"role": "user", "content": str(number)}])
+
+    group = await gather_trajectories(built(n) for n in range(3))
+    again = copied(group)
+    assert (repr(again), len(again), again.size, again.to_gather) == (repr(group), 2, 3, 0)
+    assert again.captured == group.captured
+    assert [str(error) for error in again.exceptions] == ["two"]
+    again.trajectories[0].reward = 0.25
+    again.record_rewards()
+    with Store.open(data) as store:
+        assert [reward.value for run in store.trajectories() for reward in run.rewards] == [0.25]
+    with pytest.raises(ArttraceError, match="gathered twice"):
+        await gather_trajectory_groups([again])
 
 
 async def test_exceptions_among_the_members_are_members(caplog: pytest.LogCaptureFixture) -> None:
