@@ -256,6 +256,7 @@ def run_entry(
     scenario: str | None = None,
     group: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    tags: Sequence[str] = (),
     args: Sequence[Any] = (),
     tools: RecordedTools | None = None,
 ) -> Any:
@@ -269,6 +270,7 @@ def run_entry(
         scenario: What the run attempts.
         group: The key of its group.
         metadata: JSON values by name.
+        tags: Labels, added to those of its decorator.
         args: Its positional arguments.
         tools: A record from which its tools are answered; without one they run.
 
@@ -278,7 +280,7 @@ def run_entry(
     """
     entry = fn if _is_decorated(fn) else trajectory(fn)
     overrides = RunOverrides(
-        trajectory_id=trajectory_id, scenario=scenario, group=group, metadata=metadata, tools=tools
+        trajectory_id=trajectory_id, scenario=scenario, group=group, metadata=metadata, tags=tags, tools=tools
     )
     before = current_flow()
     set_flow(replace(before, overrides=overrides))

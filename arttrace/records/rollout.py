@@ -51,6 +51,7 @@ class RolloutJob(msgspec.Struct, frozen=True, omit_defaults=True):
     scenario: str | None = None
     group: str | None = None
     metadata: dict[str, Any] = {}
+    tags: tuple[str, ...] = ()
     trajectory_id: str = ""
     as_recorded: bool = False
     tools: ToolRecord | None = None

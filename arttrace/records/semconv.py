@@ -111,6 +111,7 @@ ENTRY_NAME: Final = "arttrace.entry.name"  # its name within its project, the sa
 SCENARIO: Final = "arttrace.scenario"
 GROUP: Final = "arttrace.group"
 TAGS: Final = "arttrace.tags"
+HELD_OUT_TAG: Final = "held-out"  # of a run that measures a policy: nothing is trained on it
 METADATA: Final = "arttrace.metadata"  # JSON text of one object
 ENTRY_ARGUMENTS: Final = "arttrace.entry.arguments"  # JSON text of one object
 ENTRY_RESULT: Final = "arttrace.entry.result"  # JSON text

@@ -59,6 +59,7 @@ class NotTrained(StrEnum):
     MEDIA = "images, sound or video in the prompt"
 
     INCOMPLETE = "incomplete"
+    HELD_OUT = "held out from training"
     TOO_STALE = "too stale"
     OTHER_WEIGHTS = "sampled by other weights than their version's"
     NOT_MADE_HERE = "sampled by a version not made here"

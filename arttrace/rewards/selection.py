@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from arttrace.records import semconv
 from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
@@ -30,6 +31,37 @@ class JudgedRun(Protocol):
 def not_judged(run: JudgedRun) -> NotTrained | None:
     """Why a judge is not shown a run, None where it is: what it cannot see of a run, it cannot compare."""
     return NotTrained.INCOMPLETE if run.incomplete else NotTrained.UNREADABLE if run.unread else None
+
+
+class TaggedRun(Protocol):
+    """What is asked of a run: a Trajectory or a TrajectorySummary."""
+
+    @property
+    def incomplete(self) -> str: ...
+    @property
+    def tags(self) -> tuple[str, ...]: ...
+
+
+def is_held_out(run: TaggedRun) -> bool:
+    """Whether a run only measures a policy."""
+    return semconv.HELD_OUT_TAG in run.tags
+
+
+def never_trained_on(run: TaggedRun) -> NotTrained | None:
+    """Why a run is never trained on whatever its reward, None where it may be."""
+    return NotTrained.INCOMPLETE if run.incomplete else NotTrained.HELD_OUT if is_held_out(run) else None
+
+
+def trainable(runs: Iterable[Trajectory]) -> tuple[list[Trajectory], Counter[NotTrained]]:
+    """The runs that may be trained on, and how many are left out by reason."""
+    found: list[Trajectory] = []
+    left_out: Counter[NotTrained] = Counter()
+    for run in runs:
+        if reason := never_trained_on(run):
+            left_out[reason] += 1
+        else:
+            found.append(run)
+    return found, left_out
 
 
 def judgeable(group: Group) -> tuple[Group, Counter[NotTrained]]:
@@ -109,15 +141,15 @@ def equal_groups(groups: Sequence[Group]) -> int:
 
 
 def _rewarded(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:
-    """The complete runs that can be compared."""
+    """The runs that can be compared."""
     rewarded, others = rewards_on_one_scale(run for run, _ in _with_rewards(group, left_out))
     left_out[NotTrained.REWARDED_OTHERWISE] += others
     return rewarded
 
 
 def _with_rewards(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:
-    complete = [run for run in group.trajectories if not run.incomplete]
-    left_out[NotTrained.INCOMPLETE] += len(group.trajectories) - len(complete)
-    rewarded = [(run, reward) for run in complete if (reward := trajectory_reward(run)) is not None]
-    left_out[NotTrained.NO_REWARD] += len(complete) - len(rewarded)
+    found, reasons = trainable(group.trajectories)
+    rewarded = [(run, reward) for run in found if (reward := trajectory_reward(run)) is not None]
+    left_out.update(reasons)
+    left_out[NotTrained.NO_REWARD] += len(found) - len(rewarded)
     return rewarded

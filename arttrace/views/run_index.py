@@ -16,6 +16,7 @@ import msgspec
 
 from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
+from arttrace.rewards.selection import never_trained_on
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
 from arttrace.store.bounded_parts import sized_parts
@@ -121,7 +122,7 @@ class RunIndex:
 
 def _reward(run: TrajectorySummary) -> tuple[float | None, bool]:
     """The reward by which it is compared, if it is, and whether a judge's score is in it."""
-    return None if run.incomplete else trajectory_reward(run), is_judged(run)
+    return None if never_trained_on(run) else trajectory_reward(run), is_judged(run)
 
 
 def _spans(run: TrajectorySummary) -> int:

@@ -21,6 +21,7 @@ from arttrace.formats.imported_files import read_file
 from arttrace.records.group import new_key
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.store import Store
+from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.views.datasets import selection
 
@@ -59,6 +60,29 @@ def test_verl_reads_parquet_of_one_type(data: DataDir, tmp_path: Path) -> None:
         "runs": 4,
         "mean_reward": 0.5,
     }
+
+
+def test_held_out_runs_become_no_rows(tmp_path: Path) -> None:
+    data = DataDir(tmp_path / ".arttrace")
+    with Store.open(data, create=True) as store:
+        for at, tags in enumerate((["held-out"], ["exam"], [])):
+            run = Run(f"r{at}", scenario="s")
+            run.chat("m", [message("user", "q")], message("assistant", f"a{at}"), at=10)
+            store.append([*run.end(TAGS=tags), Reward(id=f"r{at}", trajectory_id=run.id, value=1.0 - at / 2)])
+    for form, given, rows in (
+        ("trl-sft", (), 2),
+        ("trl-sft", ("--best",), 1),
+        ("trl-unpaired", ("--min-reward", "0.5"), 2),
+        ("trl-preference", (), 1),
+        ("art", (), 1),
+    ):
+        file = tmp_path / "rows.jsonl"
+        said = write_dataset(data, file, form, *given)
+        assert "1 run left out: held out from training" in said, said
+        assert len(lines(file)) == rows
+        assert "a0" not in file.read_text()
+    with pytest.raises(ArttraceError, match="1 run left out: held out from training"):
+        write_dataset(data, file, "trl-sft", "--tag", "held-out")
 
 
 def store_one(data: DataDir, run: Run) -> None:

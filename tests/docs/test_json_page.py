@@ -149,6 +149,9 @@ def test_what_training_would_do_and_did(root: Path, capsys: pytest.CaptureFixtur
     check("rollout --dry-run", json.loads(capsys.readouterr().out))
 
 
+MEASURED = Outcome("t", "g", None, "complete", "", 1.0, ("policy@3",), reward=0.5, held_out=True)
+
+
 @pytest.mark.parametrize(
     ("command", "printed"),
     [
@@ -158,7 +161,7 @@ def test_what_training_would_do_and_did(root: Path, capsys: pytest.CaptureFixtur
         ("serve", ServingFile("http://127.0.0.1:8000", "model", "policy", 1, "vllm.log")),
         (
             "rollout",
-            Report((Outcome("t", "g", None, "complete", "", 1.0),), 1, 1.0, False, None).document("agent:answer", {}),
+            Report((MEASURED,), 1, 1.0, False, None).document("agent:answer", {}),
         ),
         (
             "autorl",

@@ -1,11 +1,13 @@
-"""Which runs make a pair."""
+"""Which runs make a pair, and which are good ones."""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from arttrace.records.group import Group
 from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards.selection import preferences
+from arttrace.rewards.selection import good_runs, preferences
 
 
 def group(*rewards: float) -> Group:
@@ -17,3 +19,14 @@ def test_pairs_have_rewards_that_differ_and_are_as_far_apart_as_they_are_written
     tenths = preferences([group(0.9, 0.8), group(0.3, 0.2), group(0.8, 0.7)])
     assert [(better.id, worse.id) for better, worse in tenths.pairs] == [("t0", "t1")] * 3
     assert preferences([group(0.5, 0.5)], min_gap=0.0).pairs == ()
+
+
+def test_held_out_runs_are_neither_good_ones_nor_in_pairs() -> None:
+    found = group(0.9, 0.1, 0.5)
+    best, *others = found.trajectories
+    found = replace(found, trajectories=(replace(best, tags=("exam", "held-out")), *others))
+    assert [run.id for run in good_runs([found]).runs] == ["t2"]
+    assert [run.id for run in good_runs([found], min_reward=0.0).runs] == ["t1", "t2"]
+    assert [(better.id, worse.id) for better, worse in preferences([found]).pairs] == [("t2", "t1")]
+    for left_out in (good_runs([found], min_reward=0.0).left_out, preferences([found]).left_out):
+        assert left_out == {"held out from training": 1}

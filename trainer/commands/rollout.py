@@ -23,12 +23,14 @@ from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity
+from arttrace.rewards.selection import is_held_out
 from arttrace.store import AnyStore, open_store
 from arttrace.store.access.summary_pages import summary_pages
 from arttrace.store.bounded_parts import batched
 from arttrace.store.sql_text import quoted
 from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError, RolloutError
+from arttrace.system.evaluations import add_evaluation
 from arttrace.system.files import written_text
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import replayed
@@ -84,6 +86,11 @@ _AT_ONCE = 50
     show_default=True,
     help="With --tools recorded, what to do with a tool call that is not in the record: run it, or fail.",
 )
+@click.option(
+    "--held-out",
+    is_flag=True,
+    help="Measure the policy: tag the runs held-out, so that none is trained on, and record their mean reward.",
+)
 @click.option("--with-original", is_flag=True, hidden=True, expose_value=False)  # always so since 0.2
 @click.option("--dry-run", is_flag=True, help="Print what would be run, what not, and why.")
 @json_option
@@ -104,6 +111,7 @@ def command(
     routes: tuple[str, ...],
     tools: Literal["live", "recorded"],
     on_missing: OnMissing,
+    held_out: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -113,11 +121,17 @@ def command(
     arttrace rollout                                  the newest inputs in the store, 8 runs of each
     arttrace rollout --trajectory 2f1c9a -n 16        this one
     arttrace rollout --entry agent.py:answer --input questions.jsonl
+    arttrace rollout --held-out --entry agent.py:answer --input exam.jsonl    measure the policy, train on nothing
 
     The runs of an input join the group of the recorded run, ready for `arttrace score` and `arttrace train`. The code
     runs unchanged, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its
     error. A run that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it
     says nothing about the policy, and is neither scored nor trained on.
+
+    Runs with the tag held-out are never trained on. Those made with --held-out have it, and those of the input of a run
+    that has it. Their mean reward is recorded for the version that answered: `arttrace policies` and the viewer show
+    it. Where nothing is named, --held-out takes the newest inputs of held-out runs, and a rollout without it those of
+    the others.
 
     While a daemon with --max-staleness trains the policy and has more groups ready than it can train on in time, no
     further inputs are started.
@@ -130,14 +144,16 @@ def command(
             raise click.UsageError("--input takes the place of recorded runs: leave out what chooses among them")
         if entry is None:
             raise click.UsageError("--input needs --entry")
-        plan = ReplayPlan(tuple(RecordedInput(entry, arguments) for arguments in _read_inputs(file)))
+        inputs = [RecordedInput(entry, arguments, held_out=held_out) for arguments in _read_inputs(file)]
+        plan = ReplayPlan(tuple(inputs))
     else:
         with open_store(data) as store:
             plan = plan_replay(
-                _recorded(store, ids, group, scenario, entry),
+                _recorded(store, ids, group, scenario, entry, held_out),
                 entry=entry,
                 limit=None if ids else limit,
                 tools=on_missing if tools == "recorded" else None,
+                held_out=held_out,
             )
     entry = plan.entry
     if dry_run:
@@ -148,6 +164,8 @@ def command(
     for reason, count in sorted(plan.refused.items()):
         click.echo(f"left out: {quantity(count, 'recorded run')} ({reason})", err=True)
     report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
+    for policy, step, numbers in report.evaluations():
+        add_evaluation(data, policy, step, numbers)
     if as_json:
         print_json(report.document(entry, plan.refused))
     else:
@@ -158,7 +176,7 @@ def command(
 
 
 def _recorded(
-    store: AnyStore, ids: Sequence[str], group: str | None, scenario: str | None, entry: str | None
+    store: AnyStore, ids: Sequence[str], group: str | None, scenario: str | None, entry: str | None, held_out: bool
 ) -> Iterator[tuple[Trajectory, Sequence[SpanRow]]]:
     """The chosen runs, newest first, or in the order in which they were named."""
     found: Iterable[Trajectory]
@@ -167,15 +185,15 @@ def _recorded(
     elif group is not None:
         found = store.trajectories(groups=group_keys(store, group))[::-1]
     else:
-        found = _newest(store, scenario, entry)
+        found = _newest(store, scenario, entry, held_out)
     for trajectory in found:
         if scenario is None or trajectory.scenario == scenario:
             yield trajectory, store.spans(trajectory.id)
 
 
-def _newest(store: AnyStore, scenario: str | None, entry: str | None) -> Iterator[Trajectory]:
-    """All recorded runs of an entry point, newest first, read as far as they are asked for: however often they were run
-    again since. Those runs are left out."""
+def _newest(store: AnyStore, scenario: str | None, entry: str | None, held_out: bool) -> Iterator[Trajectory]:
+    """All recorded runs of an entry point, held out or not, newest first, read as far as they are asked for: however
+    often they were run again since. Those runs are left out."""
     of_scenario: list[str] | None = None
     if scenario is not None:
         query = f"""SELECT trajectory_id FROM span_records WHERE scenario = {quoted(scenario)}
@@ -183,16 +201,23 @@ def _newest(store: AnyStore, scenario: str | None, entry: str | None) -> Iterato
         of_scenario = [id for (id,) in store.sql(query)[1]]
     entries: set[str] = set()
     seen: set[str] = set()  # a run may come twice
+    found = False
     for page in summary_pages(store, of_scenario):
         entries |= {one.entry for one in page}
         page = [one for one in page if one.id not in seen and (entry is None or same_entry(one.entry, entry))]
         seen |= {one.id for one in page}
-        recorded = [one for one in page if replayed(one.metadata) is None]
+        recorded = [one for one in page if replayed(one.metadata) is None and is_held_out(one) == held_out]
+        found |= bool(recorded)
         for part in batched(sorted(recorded, key=lambda one: (one.start_ns, one.id), reverse=True), _AT_ONCE):
             yield from store.trajectories(ids=[one.id for one in part])[::-1]
     if entries and not seen:
         known = ", ".join(sorted(entries - {""})[:5]) or "none"
         raise RolloutError(f"no recorded run is one of {entry}", f"Recorded were: {known}.")
+    if held_out and not found:
+        raise RolloutError(
+            "no recorded run of the kind is held out",
+            "Name what to run with --input FILE, --trajectory, --group or --scenario: its runs will be.",
+        )
 
 
 def _read_inputs(file: Path) -> list[dict[str, Any]]:
@@ -272,6 +297,8 @@ def _run(
         click.echo(f"[{len(results)}/{len(jobs)}] {how} ({result.seconds:.1f} s)", err=True)
         bar(len(results))
 
+    feeds_training = not all(scenario.held_out for scenario, _ in jobs)
+    admission = _admission(data, environment) if feeds_training else None
     began, interrupted = time.monotonic(), False
     workers = RolloutWorkers(entry, data, env=environment, workers=concurrency, concurrency=1, timeout_s=timeout_s)
     stopped: ArttraceError | None = None
@@ -280,7 +307,7 @@ def _run(
             click.echo(
                 f"{quantity(len(jobs), 'run')} of {entry}, {concurrency} at once; output in {workers.log}", err=True
             )
-            workers.run([job for _, job in jobs], on_result=on_result, admits=_admission(data, environment))
+            workers.run([job for _, job in jobs], on_result=on_result, admits=admission)
     except KeyboardInterrupt:
         interrupted = True
     except RolloutError as error:

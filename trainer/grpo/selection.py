@@ -12,6 +12,7 @@ from arttrace.records.policy import answered
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import NotTrained
 from arttrace.rewards.combine import is_too_large, rewards_on_one_scale
+from arttrace.rewards.selection import never_trained_on
 from arttrace.store.rows.summary import TrajectorySummary
 from trainer.policies.made_here import MadeHere
 
@@ -23,6 +24,8 @@ class ComparableRun(Protocol):
     def id(self) -> str: ...
     @property
     def incomplete(self) -> str: ...
+    @property
+    def tags(self) -> tuple[str, ...]: ...
     @property
     def policy_versions(self) -> tuple[str, ...]: ...
     @property
@@ -112,8 +115,8 @@ def why_not(
 ) -> NotTrained | None:
     """Why a run does not count whatever its reward, None when it does. `made` are the versions of the policy that there
     are (None: any)."""
-    if run.incomplete:
-        return NotTrained.INCOMPLETE
+    if reason := never_trained_on(run):
+        return reason
     if is_too_large(run):
         return NotTrained.REWARD_TOO_LARGE
     if made is not None and any(version not in made for version in run.policy_versions):

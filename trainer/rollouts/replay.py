@@ -19,6 +19,7 @@ from arttrace.records.message import canonical_json
 from arttrace.records.rollout import PROGRAM, RecordedTool, RolloutJob, ToolRecord
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
+from arttrace.rewards.selection import is_held_out
 from arttrace.system.errors import RolloutError
 from arttrace.trajectories.groups import REPLAY_OF, group_key, replayed
 from arttrace.wire.span_attributes import MAX_ERROR_TEXT
@@ -38,6 +39,7 @@ class RecordedInput:
     scenario: str | None = None
     replay_of: str | None = None
     tools: ToolRecord | None = None
+    held_out: bool = False
 
     def job(self, trajectory_id: str) -> RolloutJob:
         """One run of it."""
@@ -46,6 +48,7 @@ class RecordedInput:
             scenario=self.scenario,
             group=self.group,
             metadata={REPLAY_OF: self.replay_of} if self.replay_of else {},
+            tags=(semconv.HELD_OUT_TAG,) if self.held_out else (),
             trajectory_id=trajectory_id,
             as_recorded=True,
             tools=self.tools,
@@ -87,12 +90,13 @@ def plan_replay(
     entry: str | None = None,
     limit: int | None = None,
     tools: OnMissing | None = None,
+    held_out: bool = False,
 ) -> ReplayPlan:
     """Scenarios of recorded runs (each with its spans), in their order, at most `limit`.
 
     `entry` takes the place of the recorded entry points; one function that was recorded under several spellings is run
     by the first. With `tools` the tools are answered from the record, and a call beyond it is run ("live") or fails
-    ("error").
+    ("error"). Runs of a held-out run are held out; with `held_out` all are.
     """
     scenarios: list[RecordedInput] = []
     refused: Counter[str] = Counter()
@@ -121,6 +125,7 @@ def plan_replay(
                 scenario=trajectory.scenario,
                 replay_of=replayed(trajectory.metadata) or trajectory.id,
                 tools=None if tools is None else _tool_record(trajectory.id, spans, tools),
+                held_out=held_out or is_held_out(trajectory),
             )
         )
     return ReplayPlan(tuple(scenarios), dict(refused), same)

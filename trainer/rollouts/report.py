@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 from arttrace.records.rollout import RolloutResult
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
+from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.selection import is_held_out
 from arttrace.store.rows.summary import summarise
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.paths import DataDir
 from arttrace.views.labels import short_id
+from trainer.policies.checkpoints import can_name_a_policy
 from trainer.rollouts.replay import RecordedInput
 
 
@@ -31,6 +35,8 @@ class Outcome:
     policy_versions: tuple[str, ...] = ()
     captured_tokens: int = 0
     trained_tokens: int = 0
+    reward: float | None = None
+    held_out: bool = False
 
     @classmethod
     def of(cls, scenario: RecordedInput, result: RolloutResult, kept: Trajectory | None) -> Outcome:
@@ -53,6 +59,8 @@ class Outcome:
             policy_versions=one.policy_versions,
             captured_tokens=one.captured_tokens,
             trained_tokens=one.trained_tokens,
+            reward=trajectory_reward(kept),
+            held_out=is_held_out(kept),
         )
 
 
@@ -85,10 +93,41 @@ class Report:
         captured = sum(one.captured_tokens for one in self.outcomes)
         trained = sum(one.trained_tokens for one in self.outcomes)
         if versions:
-            lines.append(f"  {', '.join(versions)} answered: {trained} of {captured} sampled tokens can be trained on")
-        if counts["complete"] + counts["failed"] > 1 and self._reached_a_policy:
+            use = f": {trained} of {captured} sampled tokens can be trained on" if self._feeds_training else ""
+            lines.append(f"  {', '.join(versions)} answered{use}")
+        lines += [f"  {line}" for line in self._evaluation_lines()]
+        if counts["complete"] + counts["failed"] > 1 and self._feeds_training and self._reached_a_policy:
             lines.append("Next: arttrace score --judge MODEL, and arttrace train.")
         return "\n".join(lines)
+
+    def evaluations(self) -> Iterator[tuple[str, int, dict[str, float]]]:
+        """Of each version, as its policy's name and its step, the mean reward of the held-out runs that it answered
+        alone, and how many these are; by the names that `add_evaluation` keeps."""
+        rewards: defaultdict[str, list[float]] = defaultdict(list)
+        for one in self._held_out:
+            if one.reward is not None and (version := _only_version(one)):
+                rewards[version].append(one.reward)
+        for version, found in sorted(rewards.items()):
+            policy, _, step = version.rpartition("@")
+            yield policy, int(step), {"held-out/runs": float(len(found)), "held-out/reward": fmean(found)}
+
+    def _evaluation_lines(self) -> Iterator[str]:
+        for policy, step, numbers in self.evaluations():
+            runs = quantity(int(numbers["held-out/runs"]), "run")
+            yield f"held out: mean reward {numbers['held-out/reward']:.3f} of {runs} of {policy}@{step}, recorded"
+        if unrewarded := sum(one.reward is None for one in self._held_out):
+            yield f"held out: {quantity(unrewarded, 'run')} without a reward, in no mean"
+        rewarded = [one for one in self._held_out if one.reward is not None]
+        for what, count in (
+            ("answered by several versions", sum(len(one.policy_versions) > 1 for one in rewarded)),
+            ("not answered by a version of a policy", sum(not one.policy_versions for one in rewarded)),
+        ):
+            if count:
+                yield f"held out: {quantity(count, 'run')} {what}, in no mean"
+
+    @property
+    def _held_out(self) -> list[Outcome]:
+        return [one for one in self.outcomes if one.held_out and one.kind != "lost"]
 
     def document(self, entry: str, refused: dict[str, int]) -> dict[str, Any]:
         """The same for programs."""
@@ -98,6 +137,10 @@ class Report:
             "seconds": self.seconds,
             "interrupted": self.interrupted,
             "refused": refused,
+            "held_out": [
+                {"policy": policy, "step": step, **{name.partition("/")[2]: of for name, of in numbers.items()}}
+                for policy, step, numbers in self.evaluations()
+            ],
             "runs": [
                 {
                     "trajectory": one.trajectory_id,
@@ -109,6 +152,7 @@ class Report:
                     "policy_versions": one.policy_versions,
                     "captured_tokens": one.captured_tokens,
                     "trained_tokens": one.trained_tokens,
+                    "reward": one.reward,
                 }
                 for one in self.outcomes
             ],
@@ -122,7 +166,7 @@ class Report:
         lost = [one for one in self.outcomes if one.kind == "lost"]
         if lost:
             raise RolloutError(f"{len(lost)} of {quantity(len(self.outcomes), 'run')} lost: {lost[0].reason}", log)
-        if not self._reached_a_policy:
+        if self._feeds_training and not self._reached_a_policy:
             raise RolloutError(
                 "no sampled token can be trained on by GRPO: these runs have none with its token id",
                 "Their model calls did not reach a policy that gives token ids: see --policy and --route, and"
@@ -130,8 +174,20 @@ class Report:
             )
 
     @property
+    def _feeds_training(self) -> bool:
+        return not all(one.held_out for one in self.outcomes)
+
+    @property
     def _reached_a_policy(self) -> bool:
         return any(one.policy_versions or one.trained_tokens for one in self.outcomes)
+
+
+def _only_version(one: Outcome) -> str | None:
+    """The version that answered alone, NAME@STEP."""
+    if len(one.policy_versions) != 1:
+        return None
+    name, _, step = one.policy_versions[0].rpartition("@")
+    return one.policy_versions[0] if can_name_a_policy(name) and step.isdecimal() else None
 
 
 def report_of(

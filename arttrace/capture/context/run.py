@@ -161,9 +161,10 @@ class RunOverrides:
         scenario: str | None = None,
         group: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
         tools: RecordedTools | None = None,
     ) -> None:
-        self._values = (trajectory_id, scenario, group, dict(metadata or {}))
+        self._values = (trajectory_id, scenario, group, dict(metadata or {}), tuple(tags))
         self._tools = tools
         self._taken = False
 
@@ -172,11 +173,11 @@ class RunOverrides:
         if self._taken:
             return
         self._taken = True
-        trajectory_id, scenario, group, metadata = self._values
+        trajectory_id, scenario, group, metadata, tags = self._values
         run.id = trajectory_id or run.id
         run.scenario = scenario if scenario is not None else run.scenario
         if group is not None:
             run.group, run.group_is_computed = group, False
-        run.update(metadata, ())
+        run.update(metadata, tags)
         run.is_rollout = True
         run.tools = self._tools

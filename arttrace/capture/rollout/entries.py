@@ -95,6 +95,7 @@ def run_program(program: str, job: RolloutJob) -> None:
         "scenario": job.scenario,
         "group": job.group,
         "metadata": job.metadata,
+        "tags": job.tags,
     }
     environment = {
         **os.environ,

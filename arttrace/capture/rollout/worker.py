@@ -101,6 +101,7 @@ class _Worker:
             scenario=job.scenario,
             group=job.group,
             metadata=job.metadata,
+            tags=job.tags,
         )
         if self._is_async:
             outcome = run()

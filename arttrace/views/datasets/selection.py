@@ -16,7 +16,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
-from arttrace.rewards.selection import good_runs, preferences
+from arttrace.rewards.selection import good_runs, preferences, trainable
 from arttrace.store import AnyStore
 from arttrace.store.bounded_parts import spans_at_once
 from arttrace.trajectories.conversations import conversations, main_conversation, with_ends
@@ -202,14 +202,12 @@ def _chosen(selection: DatasetSelection, group: Group, written: Written) -> list
         found = good_runs([group], min_reward=selection.min_reward)
         _count(written.runs_left_out, found.left_out)
         return [(run, True) for run in found.runs]
-    complete = [run for run in group.trajectories if not run.incomplete]
-    _count(written.runs_left_out, {NotTrained.INCOMPLETE: len(group.trajectories) - len(complete)})
+    runs, left_out = trainable(group.trajectories)
+    _count(written.runs_left_out, left_out)
     if not is_unpaired or selection.min_reward is None:
-        return [(run, True) for run in complete]
-    rewarded = [
-        (run, reward >= selection.min_reward) for run in complete if (reward := trajectory_reward(run)) is not None
-    ]
-    _count(written.runs_left_out, {NotTrained.NO_REWARD: len(complete) - len(rewarded)})
+        return [(run, True) for run in runs]
+    rewarded = [(run, reward >= selection.min_reward) for run in runs if (reward := trajectory_reward(run)) is not None]
+    _count(written.runs_left_out, {NotTrained.NO_REWARD: len(runs) - len(rewarded)})
     return rewarded
 
 

@@ -24,7 +24,8 @@ VALUES = st.sampled_from([0.0, 0.5, 1.0])
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[str, list[Record]]:
-    """A run of a few calls: of a scenario or of none, whole or cut, by any versions, rewarded in any way."""
+    """A run of a few calls: of a scenario or of none, whole or cut, held out or not, by any versions, rewarded in any
+    way."""
     id = f"run-{draw(st.integers(0, 99))}"
     scenario = draw(st.sampled_from(["a", "b", "c", None]))
     run = Run(id, scenario=scenario)
@@ -32,7 +33,7 @@ def runs(draw: st.DrawFn) -> tuple[str, list[Record]]:
         policy = draw(st.sampled_from(["policy", "policy", "other"]))
         said = message("assistant", f"answer {number}")
         run.chat(f"m{number}", [message("user", str(number))], said, at=1 + number, policy=f"{policy}@{version}")
-    records: list[Record] = list(run.end())
+    records: list[Record] = list(run.end(TAGS=draw(st.sampled_from([None, ["exam"], ["held-out"]]))))
     if draw(st.integers(0, 4)) == 0:
         records = records[:-1]  # its root never came
     for number, value in enumerate(draw(st.lists(VALUES, max_size=2))):

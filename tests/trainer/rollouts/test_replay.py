@@ -25,6 +25,7 @@ from scripted_server import Asked, Call, Reply, ScriptedServer, serve_script
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.errors import RolloutError
+from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import group_key, group_trajectories
 from trainer.commands.rollout import command
@@ -92,6 +93,10 @@ async def answer(question, *notes, style: Style = Style(3), **more):
         input("and the password? ")
     if mode == "count":
         await one_of_several()
+    if mode == "reward":
+        said = await talk(question)
+        arttrace.reward(float("yam" in question))
+        return [said]
     if mode == "raise":
         await talk(question)
         raise ValueError("I give up")
@@ -376,6 +381,50 @@ def test_inputs_from_a_file(site: Site) -> None:
     assert sorted(one.result[2] for one in site.recorded("price of yam")) == [3, 3, 9, 9]
     lines.write_text("[1]\n")
     assert "line 1" in site.rollout("--input", str(lines), "--entry", f"{site.agent}:answer", code=1)["error"]
+
+
+def test_held_out_runs_measure_the_policy_and_teach_it_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = site.data.root / "exam.jsonl"
+    lines.write_text('{"question": "price of yam"}\n{"question": "price of nothing"}\n')
+    entry = ("--entry", f"{site.agent}:answer")
+    monkeypatch.setenv("MODE", "reward")
+    in_text = ("--dir", str(site.data.root), "--policy", site.policy.url, "--held-out", *entry)
+    done = CliRunner().invoke(command, [*in_text, "--input", str(lines), "-n", "2"])
+    print(done.output)
+    assert re.fullmatch(r"4 runs in 2 groups: 4 complete; .* s\.", done.stdout.splitlines()[0]), done.exception
+    assert done.stdout.splitlines()[1:] == [
+        "  policy@4 answered",
+        "  held out: mean reward 0.500 of 4 runs of policy@4, recorded",
+    ]
+    assert read_evaluations(site.data, "policy") == {4: {"held-out/reward": 0.5}}
+    exam = [run for run in site.kept() if "held-out" in run.tags]
+    batch = make_batch(group_trajectories(exam))
+    assert (batch.consumed, batch.left_out) == ((), {"held out from training": 4})
+
+    site.policy.headers["x-arttrace-policy-version"] = "policy@5"
+    shown = site.rollout("--dry-run", *entry)
+    assert {one["arguments"]["question"].rpartition(" ")[2] for one in shown["scenarios"]} == {"mango", "ghost", "fig"}
+    again = site.rollout("--held-out", *entry, "-n", "1")  # of what was held out before
+    assert again["held_out"] == [{"policy": "policy", "step": 5, "runs": 2.0, "reward": 0.5}]
+    assert sorted(run["reward"] for run in again["runs"]) == [0.0, 1.0]
+    assert {run.arguments["question"] for run in site.replayed()} == {"price of yam", "price of nothing"}
+    named = site.rollout("--trajectory", exam[0].id, *entry, "-n", "1")
+    assert named["held_out"], "its input is held out"
+    assert all("held-out" in run.tags for run in site.replayed())
+
+    monkeypatch.setenv("MODE", "")
+    done = CliRunner().invoke(command, [*in_text, "-n", "1"])
+    assert done.exit_code == 0, done.exception
+    assert done.stdout.splitlines()[1:] == [
+        "  policy@5 answered",
+        "  held out: 2 runs without a reward, in no mean",
+    ]
+
+
+def test_without_held_out_runs_their_input_must_be_named(site: Site) -> None:
+    said = site.rollout("--held-out", "--entry", f"{site.agent}:answer", code=1)["error"]
+    assert "no recorded run of the kind is held out" in said
+    assert "--input" in said
 
 
 def test_ctrl_c_keeps_what_is_done(site: Site) -> None:

@@ -176,6 +176,7 @@ def summary(number: int, reward: float | None = None, **changes: object) -> Traj
 
 def test_what_a_group_teaches_is_said_in_words() -> None:
     incomplete = summary(3, 0.5, incomplete="3 of 4 spans missing")
+    held_out = summary(4, 0.7, tags=("held-out",))
     without_tokens = {"trained_tokens": 0, "quarantined": {"no token ids": 2}}
     for runs, words, teaches in (
         ([summary(1, 0.1), summary(2, 0.9)], "0.800 apart", True),
@@ -183,7 +184,9 @@ def test_what_a_group_teaches_is_said_in_words() -> None:
         ([summary(1, 0.4), summary(2, 0.4)], "all 2 rewards are 0.400", False),
         ([summary(1, 0.4), summary(2)], "only 1 of 2 runs", False),
         ([summary(1), summary(2)], "no run has a reward", False),
-        ([incomplete], "none of 1 run is complete", False),
+        ([incomplete], "no run of it may be trained on. Left out: 1 incomplete", False),
+        ([held_out, summary(1, 0.1), summary(2, 0.9)], "0.800 apart. Left out: 1 held out from training", True),
+        ([held_out, summary(1, 0.1)], "only 1 of 2 runs", False),
         ([summary(1, 0.1, **without_tokens), summary(2, 0.9, **without_tokens)], "4 x no token ids", False),
     ):
         said, does = what_it_teaches(runs)

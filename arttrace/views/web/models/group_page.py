@@ -13,6 +13,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.records.values.units import quantity
 from arttrace.rewards.combine import MOST_REWARD, rewards_on_one_scale, trajectory_reward
+from arttrace.rewards.selection import never_trained_on
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line, version_order
 from arttrace.views.web.models.run_list import RunRow, run_row
@@ -108,11 +109,11 @@ def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
 
 def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
     """What a GRPO step learns from a group, in words, and whether it learns anything."""
-    complete = [run for run in runs if not run.incomplete]
+    trainable = [run for run in runs if never_trained_on(run) is None]
     rewards = _rewards(runs)
     left = _left_out(runs)
-    if not complete:
-        return f"Nothing: none of {quantity(len(runs), 'run')} is complete.", False
+    if not trainable:
+        return f"Nothing: no run of it may be trained on.{left}", False
     if len(rewards) < 2:
         why = (
             f"only {len(rewards)} of {quantity(len(runs), 'run')} is complete and has a reward"
@@ -120,9 +121,9 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
             else "no run has a reward"
         )
         return f"Nothing: {why}, and there is nothing to compare.{left}", False
-    if not any(run.trained_tokens for run in complete):
+    if not any(run.trained_tokens for run in trainable):
         reasons = Counter[str]()
-        for run in complete:
+        for run in trainable:
             reasons.update(run.quarantined)
         said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3)) or "no tokens were captured"
         return f"Nothing: no token of it can be trained on ({said}).", False
@@ -138,10 +139,15 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
 
 
 def _left_out(runs: Sequence[TrajectorySummary]) -> str:
-    incomplete = sum(bool(run.incomplete) for run in runs)
-    unrewarded = sum(not run.incomplete and trajectory_reward(run) is None for run in runs)
+    never = Counter(map(never_trained_on, runs))
+    unrewarded = sum(never_trained_on(run) is None and trajectory_reward(run) is None for run in runs)
     _, otherwise = _compared(runs)
-    counts = {"incomplete": incomplete, "without a reward": unrewarded, NotTrained.REWARDED_OTHERWISE: otherwise}
+    counts = {
+        NotTrained.INCOMPLETE: never[NotTrained.INCOMPLETE],
+        NotTrained.HELD_OUT: never[NotTrained.HELD_OUT],
+        "without a reward": unrewarded,
+        NotTrained.REWARDED_OTHERWISE: otherwise,
+    }
     said = [f"{count} {reason}" for reason, count in counts.items() if count]
     return f" Left out: {', '.join(said)}." if said else ""
 
@@ -203,4 +209,4 @@ def _rewards(runs: Sequence[TrajectorySummary]) -> list[float]:
 
 
 def _compared(runs: Sequence[TrajectorySummary]) -> tuple[list[tuple[TrajectorySummary, float]], int]:
-    return rewards_on_one_scale(run for run in runs if not run.incomplete)
+    return rewards_on_one_scale(run for run in runs if never_trained_on(run) is None)
