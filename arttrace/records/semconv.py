@@ -95,6 +95,10 @@ LOGFIRE_SPAN_TYPE: Final = "logfire.span_type"  # "span", "log", or "pending_spa
 LOGFIRE_REPORT: Final = "streaming response from "  # how the name of a log begins that says what a stream brought
 LOGFIRE_DURATION: Final = "duration"  # on such a log: for how long the stream was read, in seconds
 LOGFIRE_ANSWER: Final = "response_data"  # an answer in the form of its versions before 5
+LOGFIRE_ASKED: Final = (REQUEST_MODEL, INPUT_MESSAGES, SYSTEM_INSTRUCTIONS)  # what the two spans of a stream both have
+LOGFIRE_ANSWERED: Final = (  # what the span of a request has, but for one of a stream
+    *(OUTPUT_MESSAGES, RESPONSE_ID, USAGE_INPUT_TOKENS, USAGE_OUTPUT_TOKENS, LOGFIRE_ANSWER),
+)
 
 # --- arttrace ----------------------------------------------------------------------------------------------
 TRAJECTORY_ID: Final = "arttrace.trajectory.id"

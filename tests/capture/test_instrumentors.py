@@ -149,7 +149,8 @@ def test_every_call_is_recorded_once(order: tuple[str, ...], folder: Path, serve
     answers = json.loads(done.stdout)
     assert answers == ["answer 0 to one", "answer 0 to two ", "answer 0 to three", "answer 0 to four "]
     assert "bypasses" not in done.stderr
-    outputs = [span.attributes[semconv.OUTPUT_MESSAGES] for span in finished_spans(data) if span.name == "chat m"]
+    calls = [span for span in finished_spans(data) if span.attributes[semconv.OPERATION_NAME] == "chat"]
+    outputs = [span.attributes.get(semconv.OUTPUT_MESSAGES, "") for span in calls]
     assert len(outputs) == 4
     assert all(any(answer in output for output in outputs) for answer in answers)
     assert len(server.requests) == 4

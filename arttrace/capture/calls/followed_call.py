@@ -3,7 +3,8 @@
 A call that a hook of ours begins inside the span, by OpenTelemetry's context, is the same unless the two say several
 different things. One that begins in the same scope meanwhile (callbacks make spans that are never current) is the same
 where nothing contradicts it, and it ended before the span did. One recorded call answers for one span, and the spans
-around that. It is decided in the background, where it is known what the calls say.
+around that. It is decided in the background, where it is known what the calls say. A call whose answer another span is
+to tell (stream_report.py) waits for it, unless it is recorded already.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from opentelemetry.trace import SpanKind, get_current_span
 from arttrace.capture.base.values import json_text, weight_of
 from arttrace.capture.calls.genai_span import Said, decoded_value
 from arttrace.capture.calls.same_call import Facts, facts_of
+from arttrace.capture.calls.stream_report import Request, has_answer, wait
 from arttrace.capture.context.flow import claim_execution
 from arttrace.capture.context.position import Position
 from arttrace.capture.export import summary
@@ -32,6 +34,8 @@ FOLLOWED_CALL = "_arttrace_call"
 _OF_A_CALL = ("gen_ai.request.", "gen_ai.response.", "gen_ai.usage.")
 _MAX_SEEN = 1000  # of one that never ends
 _OTHER_WORDS = 1  # what a library may say otherwise of the very call: an alias of the model, tokens it has counted
+
+_Failure = tuple[str, str] | None
 
 
 class SeenCall:
@@ -78,13 +82,20 @@ def see(scope: Position) -> SeenCall | None:
 
 
 class FollowedCall:
-    """What is known of one such span; `outer` is the one that it is inside of, if any."""
+    """What is known of one such span; `outer` is the one that it is inside of, if any, and `request` what tells the
+    span that says its answer in its place."""
 
     in_other_runs = False
     """Whether there was one right below a span of another process."""
 
-    def __init__(self, scope: Position, name: str, outer: FollowedCall | None = None) -> None:
+    def __init__(
+        self, scope: Position, name: str, outer: FollowedCall | None = None, request: Request | None = None
+    ) -> None:
         self.scope = scope
+        self.request = request
+        self.ended_ns = 0
+        self._report: tuple[dict[str, Any], int, _Failure] | None = None
+        self._held: tuple[dict[str, Any], int, _Failure, Mapping[str, int]] | None = None
         self.outer = outer if outer is not None and outer.is_in(scope) else None
         self.unsaid: Mapping[str, Any] = {}
         self.span = OpenSpan(name, SpanKind.CLIENT, scope.context, time.time_ns())
@@ -132,9 +143,14 @@ class FollowedCall:
         """What was taken out of its run."""
         return self.scope.run.hidden
 
+    @property
+    def run(self) -> object:
+        """The run that it is a part of."""
+        return self.scope.run
+
     def so_far(self) -> dict[str, Any]:
-        """What is known of it before its end."""
-        return {}
+        """What is known of it before its answer."""
+        return {} if self._held is None else self._held[0]
 
     def end(self, said: Said) -> None:
         """Record the call, unless it is recorded already or was none."""
@@ -147,8 +163,12 @@ class FollowedCall:
         for outer in _above(self):
             outer._has_inside = True
         end_ns, passed = time.time_ns(), scope.passed
-        kept: dict[str, Any] = {name: value for name, value in attributes.items() if name.startswith(_OF_A_CALL)}
-        kept |= {name: attributes[name] for name in semconv.CONTENT_OF_A_CALL if attributes.get(name)}
+        if self.request is not None and (said.failure is not None or has_answer(attributes)):
+            self.request = None
+        elif self.request is not None:
+            self.ended_ns = end_ns
+            wait(self)
+        kept = _kept(attributes)
         kept[semconv.OPERATION_NAME] = attributes.get(semconv.OPERATION_NAME, semconv.OPERATION_CHAT)
         kept[semconv.PROVIDER_NAME] = attributes.get(semconv.PROVIDER_NAME) or attributes.get("gen_ai.system") or ""
         kept |= scope.run.attributes | self._execution.attributes
@@ -156,14 +176,30 @@ class FollowedCall:
             kept[semconv.TRAJECTORY_SPAN_COUNT] = 0
         scope.recorder.submit(lambda: self._ended(kept, end_ns, said.error(), passed), weight_of(kept))
 
-    def _ended(
-        self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None, passed: Mapping[str, int]
-    ) -> None:
+    def reported(self, said: Said) -> None:
+        """Another span says what was answered, and whether that failed."""
+        if self._pid == os.getpid():
+            told = (_kept(said.attributes), time.time_ns(), said.error())
+            self.scope.recorder.submit(lambda: self._completed(*told), weight_of(told[0]))
+
+    def _completed(self, attributes: dict[str, Any], end_ns: int, failure: _Failure) -> None:
+        self._report = attributes, end_ns, failure
+        if self._held is not None:
+            self._ended(*self._held)
+
+    def _ended(self, attributes: dict[str, Any], end_ns: int, failure: _Failure, passed: Mapping[str, int]) -> None:
+        if self._report is not None:
+            told, end_ns, failure = self._report
+            attributes = {**attributes, **told}
         facts = facts_of(attributes)
         same = self._same(facts)
         lasting = None if same is not None else next(self._may_be_of(), None)
         if lasting is not None:  # a stream, say, that is read after the end of its span
             lasting.wait(lambda: self._ended(attributes, end_ns, failure, passed))
+            return
+        if same is None and self.request is not None and self._report is None:
+            self._held = attributes, end_ns, failure, passed
+            self.scope.recorder.started(self)
             return
         self._seen.clear()
         if same is not None:
@@ -204,7 +240,7 @@ class FollowedCall:
     def _is_beside(self, seen: SeenCall) -> bool:
         return seen.inside_of is None or seen.inside_of.is_around(self)
 
-    def _record(self, attributes: dict[str, Any], end_ns: int, failure: tuple[str, str] | None) -> None:
+    def _record(self, attributes: dict[str, Any], end_ns: int, failure: _Failure) -> None:
         cut = []
         for name in semconv.CONTENT_OF_A_CALL:
             if name in attributes:
@@ -214,6 +250,12 @@ class FollowedCall:
         if cut:
             attributes[semconv.TRUNCATED] = cut
         self.scope.recorder.ended(self, attributes, end_ns, failure)
+
+
+def _kept(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is recorded of what a span says of a call."""
+    kept = {name: value for name, value in attributes.items() if name.startswith(_OF_A_CALL)}
+    return kept | {name: attributes[name] for name in semconv.CONTENT_OF_A_CALL if attributes.get(name)}
 
 
 def _above(followed: FollowedCall | None) -> Iterator[FollowedCall]:

@@ -25,6 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanKind, Status, StatusCode, 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls.followed_call import FOLLOWED_CALL, FollowedCall
 from arttrace.capture.calls.genai_span import CALLS, Followed, FollowedScope, Said, operation_of
+from arttrace.capture.calls.stream_report import StreamReport, is_report, request_of
 from arttrace.capture.context import flow as flows
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow, set_flow
@@ -126,19 +127,24 @@ def _begin(
         return None if inherited is None else (inherited, None)
     scope = _inner(flow.scope, inherited)
     followed: Followed | None
+    library = getattr(getattr(tracer, "_instrumentation_scope", None), "name", "opentelemetry")
+    request = None
     if operation in CALLS:
+        request = request_of(library, get_current_span(context).get_span_context(), attributes)
+    if request is not None and is_report(name, attributes):
+        followed = StreamReport.of(request, attributes)
+    elif operation in CALLS:
         called_in = None
         if current_call.get() is None:  # Anthropic's client makes a span of its own inside the call our hook has begun
             # A name may be anyone's: the program's run begins with a span that says by itself that it is a call.
             called_in = scope or (program.scope() if _SAYS_SO.intersection(attributes) else None)
         outer = getattr(get_current_span(context), FOLLOWED_CALL, None)
-        followed = None if called_in is None else FollowedCall(called_in, name, outer)
+        followed = None if called_in is None else FollowedCall(called_in, name, outer, request)
     else:
-        of = getattr(tracer, "_instrumentation_scope", None)
         set_flow(replace(flow, scope=scope, is_whole=True))
         try:
-            library = "mcp server" if _MCP_METHOD in attributes else getattr(of, "name", "opentelemetry")
-            followed = FollowedScope.open(operation, name, attributes, library=library)
+            of = "mcp server" if _MCP_METHOD in attributes else library
+            followed = FollowedScope.open(operation, name, attributes, library=of)
         finally:
             set_flow(replace(current_flow(), scope=flow.scope, is_whole=flow.is_whole))
     if followed is None:

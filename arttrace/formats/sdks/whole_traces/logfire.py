@@ -18,15 +18,6 @@ from arttrace.records.span import SpanRow
 from arttrace.trajectories.decoding.attribute_values import finite
 from arttrace.trajectories.decoding.operation import is_call, operation
 
-ANSWERED = (
-    semconv.OUTPUT_MESSAGES,
-    semconv.RESPONSE_ID,
-    semconv.USAGE_INPUT_TOKENS,
-    semconv.USAGE_OUTPUT_TOKENS,
-    semconv.LOGFIRE_ANSWER,
-)
-"""What the span of a request has once its answer is known, which that of a stream never is."""
-_ASKED = (semconv.REQUEST_MODEL, semconv.INPUT_MESSAGES, semconv.SYSTEM_INSTRUCTIONS)
 _ERROR = 2
 
 _Key = tuple[str, str]
@@ -69,7 +60,7 @@ def _streams(spans: list[SpanRow]) -> Iterator[tuple[SpanRow, SpanRow]]:
     """Each request and the log of its stream."""
     alike: dict[Hashable, dict[_Key, tuple[int, bool, SpanRow]]] = {}
     for span in spans:
-        is_log = is_report(span)
+        is_log = _is_report(span)
         if is_log or _waits_for_one(span):
             at = _read_from_ns(span) if is_log else span.end_ns
             alike.setdefault(_request(span), {})[_key(span)] = (at, is_log, span)
@@ -86,7 +77,7 @@ def _in_order(found: tuple[int, bool, SpanRow]) -> tuple[int, bool, str]:
     return found[0], found[1], found[2].span_id
 
 
-def is_report(span: SpanRow) -> bool:
+def _is_report(span: SpanRow) -> bool:
     """Whether it is a log of what a stream brought."""
     kind = span.attributes.get(semconv.LOGFIRE_SPAN_TYPE)
     return kind == "log" and span.name.startswith(semconv.LOGFIRE_REPORT) and is_call(span)
@@ -96,7 +87,7 @@ def _waits_for_one(span: SpanRow) -> bool:
     said = span.attributes
     if said[semconv.LOGFIRE_SPAN_TYPE] != "span" or not is_call(span) or not span.end_ns or span.status_code == _ERROR:
         return False
-    return all(said.get(name) is None for name in ANSWERED)
+    return all(said.get(name) is None for name in semconv.LOGFIRE_ANSWERED)
 
 
 def _read_from_ns(report: SpanRow) -> int:
@@ -105,7 +96,7 @@ def _read_from_ns(report: SpanRow) -> int:
 
 
 def _request(span: SpanRow) -> Hashable:
-    said = (_comparable(span.attributes.get(name)) for name in _ASKED)
+    said = (_comparable(span.attributes.get(name)) for name in semconv.LOGFIRE_ASKED)
     return (span.trace_id, span.parent_span_id, span.scope_name, *said)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from arttrace.formats.sdks.whole_traces.logfire import ANSWERED
 from arttrace.formats.sdks.whole_traces.messages_elsewhere import OF_A_CLIENT
 from arttrace.records import semconv
 from arttrace.store.rows.tables import SPANS
@@ -33,7 +32,7 @@ _PLACEHOLDERS = f"""SELECT c.trace_id, c.span_id, true, NULL FROM span_records c
 _IS_LOG = f"starts_with(c.name, '{semconv.LOGFIRE_REPORT}')"
 _READ_FROM = f"""c.start_ns - coalesce(round(
             TRY_CAST({of_document(semconv.LOGFIRE_DURATION, of="c.")} AS DOUBLE) * 1e9), 0)::BIGINT"""
-_WAITS = " AND ".join(f"{of_document(name, of='c.')} IS NULL" for name in ANSWERED)
+_WAITS = " AND ".join(f"{of_document(name, of='c.')} IS NULL" for name in semconv.LOGFIRE_ANSWERED)
 _ALIKE = "trace_id, parent_span_id, origin, asked, prompt, instructions"
 _IN_ORDER = "ORDER BY moment, is_log, span_id"
 _STREAMS = f"""(WITH event AS (
