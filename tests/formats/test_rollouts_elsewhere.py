@@ -243,7 +243,8 @@ def test_traces_of_verifiers() -> None:
         ([*asked, called, "tool: [c1 4]"], [("stop", "assistant: 4")], ["add"]),
         ([asked[0], "assistant: shown"], [("length", "assistant: cut")], ["add"]),
     ]
-    assert (run["scenario"], run["metadata"]["metrics"], "error" in run) == ("file/calc/7", {"turns": 3.0}, False)
+    assert (run["scenario"], run["metadata"]["metrics"]) == ("file/calc/solver/7", {"turns": 3.0})
+    assert "error" not in run
     assert sorted(reward[:2] for reward in run["rewards"]) == [("exact", 2.0), ("style", -0.5)]
 
 
@@ -280,8 +281,49 @@ def test_traces_of_several_agents_are_runs_of_their_own() -> None:
              "errors": [{"type": "ProviderError", "message": "gone"}]}  # fmt: skip
     _, runs = shown(lines({**episode, "group": {"id": "g1"}, "traces": [trace, judge]}))
     assert sorted((run["scenario"], run["group"], run.get("error")) for run in runs) == [
-        ("file/calc/judge/7", "g1", "ProviderError: gone"),
-        ("file/calc/solver/7", "g1", None),
+        ("file/calc/judge/7", "g1/judge", "ProviderError: gone"),
+        ("file/calc/solver/7", "g1/solver", None),
     ]
     _, [alone] = shown(lines(trace))
-    assert alone["scenario"] == "file/7"
+    assert alone["scenario"] == "file/solver/7"
+
+
+EPISODES = Path(__file__).parent / "data" / "verifiers_episodes.jsonl"
+"""Of a proposer, solvers of what it proposes, and a user that is played (data/make_episodes.py)."""
+
+
+def test_runs_of_one_agent_and_task_alone_are_compared_in_a_group_of_episodes() -> None:
+    """prime-rl names the group of an episode. A solver is given what the proposer of its episode made of the task."""
+    found, runs = shown(EPISODES.read_bytes())
+    assert (found.kinds, found.left_out, found.unread) == ({"verifiers traces": 3}, {}, {})
+    compared: dict[str, list[tuple[str, str]]] = {}
+    for run in runs:
+        compared.setdefault(run["group"], []).append((run["metadata"]["agent"]["name"], run["calls"][0]["asked"][0]))
+    assert sorted((group.partition("/")[0], members) for group, members in compared.items()) == [
+        ("evaluated", [("proposer", "user: Make a sum.")]),
+        ("evaluated", [("solver", "user: 3 + 3?")] * 2),
+        ("evaluated", [("user", "user: Be a user.")]),
+        ("g1", [("proposer", "user: Make a sum.")] * 2),
+        ("g1", [("solver", "user: 1 + 1?")] * 2),
+        ("g1", [("solver", "user: 2 + 2?")] * 2),
+        ("g1", [("user", "user: Be a user.")] * 2),
+    ]
+    assert "g1/proposer" in compared
+
+
+def test_an_agent_of_an_episode_that_broke_off_is_compared_with_the_same_agent() -> None:
+    """A solver that never came leaves a proposer alone in its episode."""
+    whole, broken, *_ = (json.loads(line) for line in EPISODES.read_text().splitlines())
+    for episode in (whole, broken):
+        del episode["group"]
+    _, runs = shown(lines(whole, {**broken, "traces": broken["traces"][:1]}))
+    scenarios = [run["scenario"] for run in runs if run["metadata"]["agent"]["name"] == "proposer"]
+    assert scenarios == [f"file/sums/proposer/{whole['task']['key']}"] * 2
+
+
+def test_what_an_episode_says_of_its_training_run_is_metadata() -> None:
+    _, runs = shown(EPISODES.read_bytes())
+    run = next(run for run in runs if run["group"] == "g1/proposer")
+    work = {"type": "train", "step": 3, "policy": {"start": 2, "end": 3}}
+    assert run["metadata"]["run"] == {"type": "train", "id": "run-1", "name": "first", "work": work}
+    assert (run["metadata"]["group"], run["metadata"]["agent"]["trainable"]) == ({"id": "g1"}, True)

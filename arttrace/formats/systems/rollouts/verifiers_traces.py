@@ -2,8 +2,9 @@
 
 A trace is a graph of messages, each with the tokens that it adds to what came before; an answer's begin with those that
 ask for it, and the mask says which of them the model sampled. A node that no model sampled is context, whoever says it.
-Every trace is a run, with rewards that are weighted, and added up there as here; those of one task and agent are a
-group. Source: verifiers 0.3, v1/episode.py, v1/trace.py and v1/graph.py.
+Every trace is a run, with rewards that are weighted, and added up there as here. A group of episodes, or else a task,
+is as many groups of runs as it has agents and tasks that these made for one another. Source: verifiers 0.4,
+v1/episode.py, v1/trace.py and v1/graph.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "verifiers traces"
 _VERSION = 1
-_KEPT = ("info", "metrics", "stop_condition", "is_completed", "verifiers", "timing", "extra_usage")
+_ONLY_AGENT = "agent"
+"""What an agent is called that is the only one of its environment, or nobody named."""
+_READ = frozenset({"version", "id", "nodes", "calls", "tools", "rewards"})
+_KEPT_OF_EPISODE = {"episode": "id", "env": "env", "group": "group", "run": "run", "episode_errors": "errors"}
 _USAGE = (
     ("completion_tokens", semconv.USAGE_OUTPUT_TOKENS),
     ("cached_input_tokens", semconv.USAGE_CACHE_READ_INPUT_TOKENS),
@@ -43,31 +47,36 @@ def _is_trace(item: Any) -> bool:
 
 def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     """One run for each trace. Raises ValueError where one is none, or of another version."""
-    traces = [item] if _is_trace(item) else item["traces"]
+    is_alone = _is_trace(item)
     env, group = json_object(item.get("env")), json_object(item.get("group")).get("id")
-    agents = {_agent(one) for one in traces}
+    task = _key(item) if isinstance(item.get("task"), dict) else None
+    episode = {} if is_alone else {name: item.get(key) for name, key in _KEPT_OF_EPISODE.items() if item.get(key)}
+    traces = [item] if is_alone else item["traces"]
     for one in traces:
         if not _is_trace(one) or not isinstance(one.get("id"), str):
             raise ValueError("a trace of an episode has no id, nodes, agent or task")
         if one.get("version", _VERSION) != _VERSION:
             raise ValueError(f"version {one['version']!r} of the traces of verifiers is not known")
-        place = [str(env.get("name") or env.get("id") or ""), _agent(one) if len(agents) > 1 else "", _key(one)]
-        episode = {"episode": item["id"], "env": env} if one is not item and "id" in item else {}
-        named = {name: value for name, value in episode.items() if value}
-        yield from _run(one, source, "/".join(filter(None, place)), named, group if isinstance(group, str) else None)
+        agent, own = _agent(one), _key(one)
+        scenario = "/".join(filter(None, (str(env.get("name") or env.get("id") or ""), agent, own)))
+        # An agent that is given what another one made of the group's task attempts that, in whichever episode.
+        compared = [group, agent, "" if task in (None, own) else own] if isinstance(group, str) and group else []
+        yield from _run(one, source, scenario, episode, "/".join(filter(None, compared)) or None)
     if not traces:
         yield LeftOutItem("episodes without a trace")
 
 
-def _key(trace: Node) -> str:
+def _key(item: Node) -> str:
     """What names its task: newer versions say it."""
-    task = json_object(trace["task"])
+    task = json_object(item["task"])
     number = json_object(task.get("data")).get("idx")
     return str(task.get("key") or task.get("hash") or (hashed(16, task) if number is None else number))
 
 
-def _agent(trace: Any) -> str:
-    return str(json_object(json_object(trace).get("agent")).get("name") or "agent")
+def _agent(trace: Node) -> str:
+    """The name of its agent, among several."""
+    name = str(json_object(trace["agent"]).get("name") or "")
+    return "" if name == _ONLY_AGENT else name
 
 
 def _run(trace: Node, source: str, task: str, episode: dict[str, Any], group: str | None) -> Iterator[Read]:
@@ -98,10 +107,10 @@ def _run(trace: Node, source: str, task: str, episode: dict[str, Any], group: st
         last = nodes[at]["message"].get("content")
     errors = json_objects(trace.get("errors"))
     error = f"{errors[-1].get('type')}: {errors[-1].get('message')}" if errors and not trace.get("ok") else None
-    metadata = {name: trace[name] for name in _KEPT if trace.get(name)}
+    beside = {name: value for name, value in trace.items() if name not in _READ and value}
     yield run.end(
         task=task,
-        metadata={**episode, **metadata, "task": trace["task"]},
+        metadata=episode | beside,
         result=last,
         error=error,
         attributes={semconv.GROUP: group},
