@@ -32,6 +32,10 @@ _INCOMPLETE: Final[tuple[tuple[_Found, str], ...]] = (
         "The file that it was read from has only a part of it. `arttrace import` does not join files.",
     ),
     (
+        re.compile("interrupted: .*NeMo Gym").search,
+        "Whoever made the rollout says that its reward or its tokens are not to be relied on. Collect it again.",
+    ),
+    (
         re.compile("interrupted").search,
         "The entry point was left before it ended: cancelled, or its generator was closed.",
     ),

@@ -10,7 +10,16 @@ import pytest
 from reported_runs import shown
 from system_files import lines, read
 
+from arttrace.formats.imported_files import read_file
+from arttrace.records.reward import Reward
+from arttrace.records.sequence import NotTrained
+from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import TokenIds
+from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.selection import good_runs
+from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.advice import on_incomplete
+from arttrace.trajectories.groups import group_trajectories
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
 CALCULATED = [
@@ -140,6 +149,31 @@ def test_answers_without_a_result_between_them_are_parted_by_their_tokens() -> N
     item["response"]["output"] = said
     _, [run] = shown(lines(item))
     assert [call["answers"][0][1] for call in run["calls"]] == ["assistant: One.", "assistant: Two."]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"mask_sample": True}, "masked by NeMo Gym"),
+        (
+            {"mask_sample": True, "_ng_token_capture": {"n_calls": 0, "error": "nothing recorded"}},
+            "masked by NeMo Gym (nothing recorded)",
+        ),
+        ({"instance_config": {"mask_sample": True}}, "masked by NeMo Gym"),
+        ({"_ng_failure_class": "judge_failed"}, "NeMo Gym counts it as failed (judge_failed)"),
+    ],
+)
+def test_a_masked_or_failed_rollout_of_nemo_gym_is_never_trained_on(said: dict[str, Any], reason: str) -> None:
+    """The best rewarded one of its group, too, which a data set would take."""
+    others = [rollout(reward=0.5, mask_sample=False, instance_config={"mask_sample": False}), rollout(reward=0.0)]
+    found = read_file(lines(rollout(**said), *others), "file")
+    spans, rewards = ([one for one in found.records if isinstance(one, kind)] for kind in (SpanRow, Reward))
+    runs = build_trajectories(spans, rewards)
+    assert sorted(run.incomplete for run in runs) == ["", "", f"interrupted: {reason}"]
+    assert "Collect it again" in " ".join(on_incomplete(f"interrupted: {reason}"))
+    [group] = group_trajectories(runs)
+    best = good_runs([group])
+    assert ([trajectory_reward(run) for run in best.runs], best.left_out[NotTrained.INCOMPLETE]) == ([0.5], 1)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 The response's output holds the items of every answer, with the results of tools between them; each answer is a call,
 which was given the request's input and what came before. Token ids stand on an answer's last item. Rollouts of one
-task are a group. Source: NeMo Gym 0.3, openai_utils.py and rollout_collection.py.
+task are a group. One that failed, or is masked since its reward or its tokens are not to be relied on, is incomplete.
+Source: NeMo Gym 0.5, openai_utils.py, rollout_collection.py and token_id_capture/delivery.py.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import Read
 from arttrace.formats.systems.exchanges import RESPONSES, attributes_of
+from arttrace.records import semconv
+from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import time_ns
 
 KIND = "nemo gym rollouts"
 _REQUEST = "responses_create_params"
 _TASKS = ("_ng_task_index", "_task_index", "task_index")
 _READ = frozenset({_REQUEST, "response", "reward"})
+_FAILURE, _MASK, _CAPTURE = "_ng_failure_class", "mask_sample", "_ng_token_capture"
 _RESULTS = "_output"
 """How the types of items end that a tool's result is, and no answer of the model."""
 
@@ -49,8 +53,22 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
         attributes, _ = attributes_of({**request, "input": [*asked, *output[:begin]]}, None, whole, RESPONSES)
         yield run.exchange(begin, attributes, start_ns=None, end_ns=None)
     task = next((item[name] for name in _TASKS if item.get(name) is not None), None)
-    yield run.end(task=task, metadata={name: value for name, value in item.items() if name not in _READ})
+    yield run.end(
+        task=task,
+        metadata={name: value for name, value in item.items() if name not in _READ},
+        attributes={semconv.INTERRUPTED: _unusable(item)},
+    )
     yield from run.rewards({"reward": item.get("reward")})
+
+
+def _unusable(item: dict[str, Any]) -> str | None:
+    """Why nothing is to be learned of a rollout, None where it may be. Some agents say it in their own settings."""
+    if (failure := item.get(_FAILURE)) is not None:
+        return f"NeMo Gym counts it as failed ({failure})"
+    if not (item.get(_MASK) or json_object(item.get("instance_config")).get(_MASK)):
+        return None
+    why = json_object(item.get(_CAPTURE)).get("error")
+    return f"masked by NeMo Gym ({why})" if why else "masked by NeMo Gym"
 
 
 def _answers(output: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
