@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.sdks.openinference.feedback import rewards_in, told_of
 from arttrace.records import semconv
 from arttrace.records.record import PlainRecord, Record, decode_plain_record, encode_record
 from arttrace.records.reward import Reward
@@ -88,11 +89,13 @@ def carried(span: SpanRow) -> list[Record]:
 
 
 def rewards_of(span: SpanRow) -> Iterator[Reward]:
-    """The rewards in a span's `gen_ai.evaluation.result` events. One without a number is none.
+    """The rewards in a span's `gen_ai.evaluation.result` events, of which one without a number is none, and in
+    OpenInference's attributes, of which some are notes.
 
-    Its id is the one given, else a hash of the span's ids and the event's place, so that a span delivered twice is
-    rewarded once.
+    The id of an event's is the one given, else a hash of the span's ids and the event's place, so that a span delivered
+    twice is rewarded once.
     """
+    yield from rewards_in(span)
     for index, event in enumerate(span.events):
         score = event.attributes.get(semconv.EVALUATION_SCORE)
         if event.name != semconv.EVALUATION_EVENT or isinstance(score, bool):
@@ -108,9 +111,12 @@ def _reward(span: SpanRow, event: SpanEvent, index: int, value: float) -> Reward
         _text(event.attributes.get(name)) for name in (semconv.EVALUATION_LABEL, semconv.EVALUATION_EXPLANATION)
     )
     said: dict[str, Any] = {field: _text(event.attributes.get(name)) for field, name in _SAID.items()}
+    trace_id, about = told_of(span) or (span.trace_id, None)
+    if about is not None and not said["agent_id"]:
+        said["agent_id"], said["of_span"] = about, True
     return Reward(
         id=_text(event.attributes.get(semconv.REWARD_ID)) or hashlib.blake2b(place, digest_size=16).hexdigest(),
-        trajectory_id=_text(span.attributes.get(semconv.TRAJECTORY_ID)) or span.trace_id,
+        trajectory_id=_text(span.attributes.get(semconv.TRAJECTORY_ID)) or trace_id,
         value=value,
         explanation=explanation or label,
         time_ns=event.time_ns if event.time_ns in INT64 else INT64.stop - 1,

@@ -30,6 +30,7 @@ from arttrace.formats.otlp.logs import is_log_request
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.formats.otlp.validate import checked
 from arttrace.formats.sdks import langfuse
+from arttrace.formats.sdks.openinference.feedback import kept_as_notes
 from arttrace.formats.sdks.tolerant import normalised
 from arttrace.formats.sdks.whole_traces.messages_elsewhere import with_messages
 from arttrace.formats.systems import (
@@ -165,7 +166,9 @@ def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[R
     spans = [span for span in as_spans if not (is_reward_span(span) or is_stand_in(span))]
     found.spans += len(spans)
     own_rewards = sum(isinstance(record, Reward) and record.counts for record in records)
-    found.rewards += own_rewards + sum(1 for span in as_spans for _ in rewards_of(span))
+    found.rewards += own_rewards + sum(one.counts for span in as_spans for one in rewards_of(span))
+    for why in (why for span in as_spans for why in kept_as_notes(span)):
+        found.left_out[why] = found.left_out.get(why, 0) + 1
     found.other_records += len(records) - len(as_spans) - own_rewards
     traces.add(span.trace_id.encode() for span in spans)
     found.traces = traces.count

@@ -12,6 +12,8 @@ from arttrace.records.values.integers import Int64
 
 JUDGE: Final = "judge"
 """The source of a judge's score. Of a run's scores of one name from judges, the latest counts."""
+PERSON: Final = "person"
+"""The source of what a person says."""
 
 
 class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
@@ -21,7 +23,8 @@ class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     the same id twice is one reward, the later `time_ns` wins. `version` is the version of the function that rewarded a
     stored run, and the run's revision. `given_to` is the run's trace, if known, and after a `/` its root's span if that
     is not the trace's root. If `counts` is False this is a note, with an explanation and no number, or a reward that
-    was taken back, with neither.
+    was taken back, with neither. With `of_span` its `agent_id` is that of any span: what counts is the agent that did
+    it, or the whole run where nothing stands above that span.
     """
 
     id: str
@@ -36,6 +39,7 @@ class Reward(msgspec.Struct, frozen=True, tag="reward", omit_defaults=True):
     version: str = ""
     given_to: str = ""
     counts: bool = True
+    of_span: bool = False
 
 
 class _Clock:

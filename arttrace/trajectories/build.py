@@ -16,6 +16,7 @@ from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNo
 from arttrace.records.values.lenient_json import json_object
 from arttrace.trajectories.agents.http_requests import http_request, is_http_request, lost_requests
 from arttrace.trajectories.agents.returned_answers import Returned
+from arttrace.trajectories.agents.scored_spans import with_agents
 from arttrace.trajectories.agents.subagents import AgentSpan, partition
 from arttrace.trajectories.agents.tool_calls import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.agents.tree import AgentTree, agent_tree, by_start
@@ -96,7 +97,7 @@ def _build(
     collided = {span.key for span in members if span.collided is not None}
     agents, calls, tools, requests, nodes = _agents_and_calls(tree, spans, collided)
     read = {(placed.call.trace_id, placed.call.span_id): placed.call for placed in calls}
-    given = latest(rewards)
+    given = with_agents(latest(rewards), spans, tree, calls, tools)
     return Trajectory(
         id=trajectory_id,
         revision=refused.revision(revision(members)),

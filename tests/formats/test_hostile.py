@@ -22,8 +22,9 @@ from arttrace.formats.otlp.decode_protobuf import protobuf_spans
 from arttrace.formats.otlp.encode_json import encode_json
 from arttrace.formats.otlp.encode_protobuf import encode_protobuf
 from arttrace.formats.otlp.request import TooManySpans
-from arttrace.formats.sdks import conventions, langfuse, openinference
+from arttrace.formats.sdks import conventions, langfuse
 from arttrace.formats.sdks.conventions import added_by_conventions, normalise
+from arttrace.formats.sdks.openinference import feedback, spans
 from arttrace.records import semconv
 from arttrace.records.record import decode_record, encode_record
 from arttrace.records.reward import Reward
@@ -75,6 +76,12 @@ CHAT = {semconv.OPERATION_NAME: semconv.OPERATION_CHAT}
         {**LLM, "llm.input_messages." + ".".join("a" * 2000): "x"},
         {**LLM, "llm.input_messages." + ".".join("0" * 2000): "x"},
         {**LLM, "llm.input_messages.0.message": nested(500)},
+        *(
+            {**LLM, "annotations.0.annotation.name": "x", f"annotations.0.annotation.{field}": value}
+            for field in ("score", "label", "identifier", "annotator_kind")
+            for value in (HUGE, nested(600), OPEN)
+        ),
+        {**LLM, "annotations.0.annotation.name": "x", "annotations.0.annotation.score.0.x": 1},
         {"traceloop.span.kind": "tool", "traceloop.entity.input": OPEN},
         {"traceloop.span.kind": ["tool"]},
         {"llm.request.type": ["chat"]},
@@ -126,10 +133,12 @@ def test_what_can_just_be_read_need_not_be_written(name: str, template: str) -> 
 _DIGITS = ["0", "1", "²", "٣", "\uff19", "Ⅷ", "-1", "9" * 5000, "00", "", " 1"]
 _SEEN_BY_FOREIGN = [
     *conventions._FOREIGN,
-    *openinference._RENAMED,
+    *spans._RENAMED,
     *(getattr(semconv, name) for name in dir(semconv) if name.isupper() and isinstance(getattr(semconv, name), str)),
     *(f"langfuse.observation.{end}" for end in ("input", "output", "model.name", "model.parameters", "usage_details")),
     *("langfuse.session.id", "input.value", "output.value", "llm.invocation_parameters", "llm.finish_reason"),
+    *feedback._FIRST,
+    *(f"annotations.0.annotation.{end}" for end in ("score", "label", "explanation", "annotator_kind", "identifier")),
     *("tool.name", "tool.id", "tool_call.id", "tool_call.function.name", "agent.name"),
     *(f"traceloop.entity.{end}" for end in ("name", "input", "output")),
     "llm.request.functions.0.name",

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.sdks.openinference.feedback import has_feedback
 from arttrace.formats.sdks.tolerant import added_by_conventions
 from arttrace.records import semconv
 from arttrace.records.record import PlainRecord, Record
@@ -58,7 +59,7 @@ class EncodedSpan(msgspec.Struct, gc=False, array_like=True):
     odd: bool
     """Whether it may belong to another trajectory than `columns` says: span_membership.py looks at its trace."""
     span: SpanRow | None
-    """What `document` holds, of a span with events or links."""
+    """What `document` holds, of a span with events, links or feedback."""
 
 
 EncodedRecord = EncodedSpan | PlainRecord
@@ -122,5 +123,5 @@ def _apart(span: SpanRow, origin: str, origin_bytes: bytes) -> EncodedSpan:
         size=size,
         digest=int.from_bytes(digest, "little", signed=True),
         odd=may_belong_elsewhere(span, named, columns[TRAJECTORY_ID], columns[OPERATION] or ""),
-        span=own if span.events or span.links else None,
+        span=own if span.events or span.links or has_feedback(attributes) else None,
     )

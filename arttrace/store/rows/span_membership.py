@@ -109,10 +109,11 @@ def found_on(spans: Iterable[SpanRow]) -> dict[str, SpanKey]:
     ids."""
     spans_of: dict[str, SpanKey] = {}
     for span in spans:
-        if span.events and semconv.TRAJECTORY_ID not in span.attributes:
+        if semconv.TRAJECTORY_ID not in span.attributes:
             key = span.trace_id, span.span_id
             for reward in rewards_of(span):
-                spans_of[reward.id] = min(key, spans_of.get(reward.id, key))
+                if reward.trajectory_id == span.trace_id:  # else it is about another one
+                    spans_of[reward.id] = min(key, spans_of.get(reward.id, key))
     return spans_of
 
 

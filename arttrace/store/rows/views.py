@@ -11,7 +11,7 @@ from typing import Final
 from arttrace.formats.imported_run import undated_in_sql
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
-from arttrace.store.rows.columns import LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
+from arttrace.store.rows.columns import AGENT_ID, LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
 from arttrace.store.rows.view_parts.definition import Column, View, as_time, known_time, of_document, said_of_run
@@ -285,7 +285,7 @@ _REWARDS = View(
         Column("id", "a reward given again under the same id replaces the earlier one", "r.id"),
         Column("given", "when; NULL of an import without times", known_time("r.time_ns")),
     ),
-    f"""FROM (SELECT *,
+    f"""FROM (SELECT * REPLACE ({AGENT_ID} AS agent_id),
             CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
             THEN regexp_replace(trajectory_id, ':.*', ':', 's') END AS trace
         FROM reward_records QUALIFY {LAST_GIVEN}) r

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from arttrace.records.reward import Reward, reward_clock
+from arttrace.records.reward import PERSON, Reward, reward_clock
 from arttrace.records.trajectory import Trajectory
 
-PERSON = "person"
 MAX_NOTE = 20_000
 
 

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 import msgspec
 
 from arttrace.formats.imported_run import is_undated
-from arttrace.records.reward import Reward
+from arttrace.records.reward import PERSON, Reward
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import TrajectorySummary
 from arttrace.trajectories import advice
 from arttrace.views.terminal import came_late, unread_lines
 from arttrace.views.timeline import agent_note, agents_with_levels
-from arttrace.views.web.models.annotation import PERSON
 from arttrace.views.web.models.content import ContentPart, shown, value_text
 from arttrace.views.web.models.transcript import TranscriptEntry, first_error
 
