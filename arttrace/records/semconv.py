@@ -116,6 +116,7 @@ SCENARIO: Final = "arttrace.scenario"
 GROUP: Final = "arttrace.group"
 TAGS: Final = "arttrace.tags"
 HELD_OUT_TAG: Final = "held-out"  # of a run that measures a policy: nothing is trained on it
+NOT_TRAINABLE_TAG: Final = "not-trainable"  # of a run of an agent that is not to be trained, as a user that is played
 METADATA: Final = "arttrace.metadata"  # JSON text of one object
 ENTRY_ARGUMENTS: Final = "arttrace.entry.arguments"  # JSON text of one object
 ENTRY_RESULT: Final = "arttrace.entry.result"  # JSON text

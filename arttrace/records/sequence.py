@@ -60,6 +60,7 @@ class NotTrained(StrEnum):
 
     INCOMPLETE = "incomplete"
     HELD_OUT = "held out from training"
+    NOT_TRAINABLE = "of an agent that is not to be trained"
     TOO_STALE = "too stale"
     OTHER_WEIGHTS = "sampled by other weights than their version's"
     NOT_MADE_HERE = "sampled by a version not made here"

@@ -49,7 +49,12 @@ def is_held_out(run: TaggedRun) -> bool:
 
 def never_trained_on(run: TaggedRun) -> NotTrained | None:
     """Why a run is never trained on whatever its reward, None where it may be."""
-    return NotTrained.INCOMPLETE if run.incomplete else NotTrained.HELD_OUT if is_held_out(run) else None
+    if run.incomplete:
+        return NotTrained.INCOMPLETE
+    return next((why for tag, why in _NEVER.items() if tag in run.tags), None)
+
+
+_NEVER = {semconv.HELD_OUT_TAG: NotTrained.HELD_OUT, semconv.NOT_TRAINABLE_TAG: NotTrained.NOT_TRAINABLE}
 
 
 def trainable(runs: Iterable[Trajectory]) -> tuple[list[Trajectory], Counter[NotTrained]]:

@@ -16,7 +16,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.span import SpanRow
 from arttrace.records.values.tokens import TokenIds
 from arttrace.rewards.combine import trajectory_reward
-from arttrace.rewards.selection import good_runs
+from arttrace.rewards.selection import good_runs, never_trained_on
 from arttrace.trajectories import build_trajectories
 from arttrace.trajectories.advice import on_incomplete
 from arttrace.trajectories.groups import group_trajectories
@@ -343,6 +343,21 @@ def test_runs_of_one_agent_and_task_alone_are_compared_in_a_group_of_episodes() 
         ("g1", [("user", "user: Be a user.")] * 2),
     ]
     assert "g1/proposer" in compared
+
+
+def test_evaluations_and_agents_that_are_not_to_be_trained_are_never_trained_on() -> None:
+    """In a training run of prime-rl, which trains on neither."""
+    found = read_file(EPISODES.read_bytes(), "file")
+    runs = build_trajectories(one for one in found.records if isinstance(one, SpanRow))
+    why = {(run.metadata["run"]["work"]["type"], run.metadata["agent"]["name"]): never_trained_on(run) for run in runs}
+    held_out, not_trainable = NotTrained.HELD_OUT, NotTrained.NOT_TRAINABLE
+    assert why == {
+        ("train", "proposer"): None, ("train", "solver"): None, ("train", "user"): not_trainable,
+        ("eval", "proposer"): held_out, ("eval", "solver"): held_out, ("eval", "user"): held_out,
+    }  # fmt: skip
+    assert {run.tags for run in runs if run.metadata["agent"]["name"] == "user"} == {
+        ("not-trainable",), ("held-out", "not-trainable"),
+    }  # fmt: skip
 
 
 def test_an_agent_of_an_episode_that_broke_off_is_compared_with_the_same_agent() -> None:

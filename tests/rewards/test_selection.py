@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from arttrace.records.group import Group
@@ -21,12 +22,16 @@ def test_pairs_have_rewards_that_differ_and_are_as_far_apart_as_they_are_written
     assert preferences([group(0.5, 0.5)], min_gap=0.0).pairs == ()
 
 
-def test_held_out_runs_are_neither_good_ones_nor_in_pairs() -> None:
+@pytest.mark.parametrize(
+    ("tag", "why"),
+    [("held-out", "held out from training"), ("not-trainable", "of an agent that is not to be trained")],
+)
+def test_runs_by_which_nothing_is_trained_are_neither_good_ones_nor_in_pairs(tag: str, why: str) -> None:
     found = group(0.9, 0.1, 0.5)
     best, *others = found.trajectories
-    found = replace(found, trajectories=(replace(best, tags=("exam", "held-out")), *others))
+    found = replace(found, trajectories=(replace(best, tags=("exam", tag)), *others))
     assert [run.id for run in good_runs([found]).runs] == ["t2"]
     assert [run.id for run in good_runs([found], min_reward=0.0).runs] == ["t1", "t2"]
     assert [(better.id, worse.id) for better, worse in preferences([found]).pairs] == [("t2", "t1")]
     for left_out in (good_runs([found], min_reward=0.0).left_out, preferences([found]).left_out):
-        assert left_out == {"held out from training": 1}
+        assert left_out == {why: 1}

@@ -3,8 +3,9 @@
 A trace is a graph of messages, each with the tokens that it adds to what came before; an answer's begin with those that
 ask for it, and the mask says which of them the model sampled. A node that no model sampled is context, whoever says it.
 Every trace is a run, with rewards that are weighted, and added up there as here. A group of episodes, or else a task,
-is as many groups of runs as it has agents and tasks that these made for one another. Source: verifiers 0.4,
-v1/episode.py, v1/trace.py and v1/graph.py.
+is as many groups of runs as it has agents and tasks that these made for one another. Evaluations during a training run
+are held out, and agents that it does not train are not to be trained here. Source: verifiers 0.4, v1/episode.py,
+v1/trace.py and v1/graph.py.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     env, group = json_object(item.get("env")), json_object(item.get("group")).get("id")
     task = _key(item) if isinstance(item.get("task"), dict) else None
     episode = {} if is_alone else {name: item.get(key) for name, key in _KEPT_OF_EPISODE.items() if item.get(key)}
+    work = json_object(json_object(item.get("run")).get("work"))
+    held_out = [semconv.HELD_OUT_TAG] if work.get("type") == "eval" else []
     traces = [item] if is_alone else item["traces"]
     for one in traces:
         if not _is_trace(one) or not isinstance(one.get("id"), str):
@@ -61,7 +64,9 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         scenario = "/".join(filter(None, (str(env.get("name") or env.get("id") or ""), agent, own)))
         # An agent that is given what another one made of the group's task attempts that, in whichever episode.
         compared = [group, agent, "" if task in (None, own) else own] if isinstance(group, str) and group else []
-        yield from _run(one, source, scenario, episode, "/".join(filter(None, compared)) or None)
+        own_tags = [semconv.NOT_TRAINABLE_TAG] if json_object(one["agent"]).get("trainable") is False else []
+        of_run = {semconv.GROUP: "/".join(filter(None, compared)), semconv.TAGS: [*held_out, *own_tags] or None}
+        yield from _run(one, source, scenario, episode, of_run)
     if not traces:
         yield LeftOutItem("episodes without a trace")
 
@@ -79,7 +84,7 @@ def _agent(trace: Node) -> str:
     return "" if name == _ONLY_AGENT else name
 
 
-def _run(trace: Node, source: str, task: str, episode: dict[str, Any], group: str | None) -> Iterator[Read]:
+def _run(trace: Node, source: str, task: str, episode: dict[str, Any], attributes: dict[str, Any]) -> Iterator[Read]:
     nodes = [_checked(one, at) for at, one in enumerate(trace["nodes"])]
     run = ImportedRun(source, trace["id"], start_ns=time_ns(json_object(trace.get("timing")).get("start")))
     offered = json_objects(trace.get("tools"))
@@ -113,7 +118,7 @@ def _run(trace: Node, source: str, task: str, episode: dict[str, Any], group: st
         metadata=episode | beside,
         result=last,
         error=error,
-        attributes={semconv.GROUP: group},
+        attributes=attributes,
     )
     yield from run.rewards(_rewards(json_object(trace.get("rewards"))))
 

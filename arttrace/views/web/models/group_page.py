@@ -145,6 +145,7 @@ def _left_out(runs: Sequence[TrajectorySummary]) -> str:
     counts = {
         NotTrained.INCOMPLETE: never[NotTrained.INCOMPLETE],
         NotTrained.HELD_OUT: never[NotTrained.HELD_OUT],
+        NotTrained.NOT_TRAINABLE: never[NotTrained.NOT_TRAINABLE],
         "without a reward": unrewarded,
         NotTrained.REWARDED_OTHERWISE: otherwise,
     }
