@@ -84,6 +84,16 @@ SERVICE_NAME: Final = "service.name"
 SESSION_ID: Final = "session.id"
 USER_ID: Final = "user.id"
 
+# --- What a call cost, in US dollars, where its sender states it: the conventions have no name for it -----------
+STATED_COSTS: Final = (
+    "operation.cost",  # Logfire, PydanticAI
+    "gen_ai.usage.cost",  # OpenLLMetry, OpenLIT
+    "gen_ai.cost.total_cost",  # LiteLLM's callback
+    "llm.cost.total",  # OpenInference
+)
+STATED_COSTS_OF_PARTS: Final = ("llm.cost.prompt", "llm.cost.completion")  # which add up to it
+STATED_COSTS_IN_JSON: Final = "langfuse.observation.cost_details"  # JSON text: by kind of token, maybe with the `total`
+
 # --- Langfuse: what its server wants on every span (formats/sdks/langfuse/names.py has the rest) -------------
 LANGFUSE_TRACE_NAME: Final = "langfuse.trace.name"
 LANGFUSE_TRACE_TAGS: Final = "langfuse.trace.tags"

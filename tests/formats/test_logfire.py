@@ -16,7 +16,7 @@ from arttrace.records.trajectory import AgentCall, Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.costs.prices import Prices
-from arttrace.views.costs.usage import cost_of_run
+from arttrace.views.costs.usage import Cost, cost_of_run
 
 FILE = Path(__file__).parent / "data" / "logfire_streams.json"
 STREAMS = ("stream", "generator", "async_stream", "responses")
@@ -32,12 +32,12 @@ def recorded(program: str) -> list[SpanRow]:
 
 
 class Seen(NamedTuple):
-    """What the store says of a run: built, and in SQL its calls (times and tokens) and how many cost something."""
+    """What the store says of a run: built, and in SQL its calls (times and tokens) and what they cost."""
 
     run: Trajectory
     in_sql: list[tuple[Any, ...]]
     of_run: tuple[Any, ...]
-    priced: int
+    cost: Cost
 
 
 def seen(spans: list[SpanRow], directory: Path) -> Seen:
@@ -48,7 +48,7 @@ def seen(spans: list[SpanRow], directory: Path) -> Seen:
         calls = store.sql("SELECT start_ns, end_ns, input_tokens, output_tokens FROM spans WHERE operation = 'chat'")[1]
         [of_run] = store.sql("SELECT calls, (SELECT count(*) FROM calls), output_tokens FROM trajectories")[1]
         cost = cost_of_run(store, run.id, Prices({}, {}))
-    return Seen(run, calls, of_run, cost.unpriced_calls)
+    return Seen(run, calls, of_run, cost)
 
 
 def said(placed: AgentCall) -> tuple[str, str]:
@@ -69,7 +69,8 @@ def test_a_stream_is_one_call(program: str, tmp_path: Path) -> None:
     assert (call.start_ns, call.end_ns) == (request.start_ns, report.end_ns)
     assert (call.input_tokens, call.output_tokens) == (3, 2)
     assert found.in_sql == [(request.start_ns, report.end_ns, 3, 2)]
-    assert (found.of_run, found.priced) == ((1, 1, 2), 1)
+    assert found.of_run == (1, 1, 2)
+    assert found.cost == Cost(2.75e-05, stated_usd=2.75e-05)
 
 
 def test_a_stream_of_anthropics_is_one_call(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from simulated_agent import Run, message
 
 from arttrace.commands import cli
+from arttrace.formats.imported_files import read_file
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -160,6 +161,72 @@ def test_bedrock_sells_models_under_its_own_names(tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(run.end(at=100))
         assert cost_of_run(store, "one", Prices({}, TABLE)) == Cost(6.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "cost"),
+    [
+        ({"operation.cost": 0.25}, 0.25),  # Logfire, PydanticAI
+        ({"gen_ai.usage.cost": "0.25"}, 0.25),
+        ({"gen_ai.cost.total_cost": 0.25, "gen_ai.cost.input_cost": 0.1}, 0.25),  # LiteLLM
+        ({"llm.cost.total": 0.25, "llm.cost.prompt": 0.1}, 0.25),  # OpenInference
+        ({"llm.cost.prompt": 0.25, "llm.cost.completion": 0.5}, 0.75),
+        ({"llm.cost.completion": 0.5}, 0.5),
+        ({"langfuse.observation.cost_details": '{"input": 0.1, "output": 0.2, "total": 0.25}'}, 0.25),
+        ({"langfuse.observation.cost_details": '{"input": 0.25, "cached": 0.25, "output": 0.5}'}, 1.0),
+        ({"operation.cost": 0}, 0.0),
+        # No cost: its price is looked up.
+        ({"operation.cost": -1.0}, None),
+        ({"operation.cost": "much"}, None),
+        ({"operation.cost": "NaN"}, None),
+        ({"langfuse.observation.cost_details": "{}"}, None),
+        ({"langfuse.observation.cost_details": "[1]"}, None),
+        ({"langfuse.observation.cost_details": '{"input'}, None),
+    ],
+)
+def test_a_cost_that_the_sender_states_is_the_calls(said: dict[str, Any], cost: float | None, tmp_path: Path) -> None:
+    paid = {"POLICY_VERSION": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
+    run = Run("one", entry="shop:paid")
+    run.chat("a", [], message("assistant", "a"), at=1, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **paid)
+    run.spans[-1] = replace(run.spans[-1], attributes={**run.spans[-1].attributes, **said})
+    run.chat("b", [], message("assistant", "b"), at=20, **paid)  # without token counts
+    run.spans[-1] = replace(run.spans[-1], attributes={**run.spans[-1].attributes, **said})
+    run.chat("c", [], message("assistant", "c"), at=30, USAGE_INPUT_TOKENS=10, USAGE_OUTPUT_TOKENS=1, **paid)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(run.end(at=100))
+        found, by_model = cost_of_run(store, "one", Prices({}, TABLE)), costs_by(store, "model", Prices({}, TABLE))
+    expected = Cost(60.0, 1, ("",)) if cost is None else Cost(2 * cost + 30.0, stated_usd=2 * cost)
+    assert found == by_model["m"] == expected
+
+
+def test_what_was_stated_is_said(tmp_path: Path) -> None:
+    prices = Prices({}, TABLE)
+    assert cost_words(Cost(0.25, stated_usd=0.25), prices) == "$0.2500, as its sender states"
+    assert cost_words(Cost(0.5, 1, ("n",), 0.25), prices) == (
+        "$0.5000, of it $0.2500 as its sender states; no price known of 1 call (n)"
+    )
+
+
+def test_what_logfire_says_a_call_cost_is_its_cost(tmp_path: Path) -> None:
+    file = Path(__file__).parents[1] / "formats" / "data" / "logfire_streams.json"
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(read_file(file.read_bytes(), file.name).records)
+        [run] = [one.id for one in store.summaries() if one.entry == "stream"]
+        assert cost_of_run(store, run, Prices({}, {})) == Cost(2.75e-05, stated_usd=2.75e-05)
+
+
+def test_what_langfuse_says_a_call_cost_is_its_cost(tmp_path: Path) -> None:
+    """Older servers give the total alone."""
+    observation = {
+        **{"id": "a" * 16, "traceId": "1" * 32, "type": "GENERATION", "name": "ask", "model": "unheard-of"},
+        **{"startTime": "2026-11-01T00:00:00Z", "endTime": "2026-11-01T00:00:01Z", "input": "hi", "output": "ho"},
+    }
+    said = ({"costDetails": {"input": 0.1, "output": 0.2, "total": 0.3}}, {"calculatedTotalCost": 0.5})
+    items = [{**observation, "id": f"{at + 1:016x}", **one} for at, one in enumerate(said)]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(read_file(json.dumps(items).encode(), "langfuse.json").records)
+        [run] = store.summaries()
+        assert cost_of_run(store, run.id, Prices({}, {})) == Cost(0.8, stated_usd=0.8)
 
 
 def test_a_span_that_was_placed_in_no_run_costs_no_run_anything(tmp_path: Path) -> None:

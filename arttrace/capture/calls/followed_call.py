@@ -31,7 +31,7 @@ from arttrace.wire.content import MAX_CONTENT_BYTES, ContentMode, Hidden
 
 FOLLOWED_CALL = "_arttrace_call"
 """On a library's span: the innermost call that is followed around what is done inside it."""
-_OF_A_CALL = ("gen_ai.request.", "gen_ai.response.", "gen_ai.usage.")
+_OF_A_CALL = ("gen_ai.request.", "gen_ai.response.", "gen_ai.usage.", *semconv.STATED_COSTS)
 _MAX_SEEN = 1000  # of one that never ends
 _OTHER_WORDS = 1  # what a library may say otherwise of the very call: an alias of the model, tokens it has counted
 

@@ -39,9 +39,9 @@ def command(by: tuple[By, ...], since: str | None, as_json: bool, data: DataDir)
     """Summarise the store: how often each entry point, agent, model and tool ran, what it cost and how it went.
 
     Seconds are quantiles: half of them are below p50, 99 of 100 below p99. Each version of a policy counts as a model.
-    Input and output are tokens. The cost is in US dollars, by the prices in $ARTTRACE_PRICES and litellm's; "?" marks
-    calls whose price is not known, which are in no sum. The reward is the mean of the runs that have one, as `ls` shows
-    it.
+    Input and output are tokens. The cost is in US dollars, as the sender of a call states it, else by the prices in
+    $ARTTRACE_PRICES and litellm's; "?" marks calls whose price is not known, which are in no sum. The reward is the
+    mean of the runs that have one, as `ls` shows it.
     """
     since_ns = 0 if since is None else moment(since)
     with open_store(data) as store:

@@ -1,4 +1,5 @@
-"""The tokens that calls used, by what is counted together and by what has a price of its own, and what they cost."""
+"""The tokens that calls used, by what is counted together and by what has a price of its own, and what they cost: as
+the sender of a call states it, else by its price."""
 
 from __future__ import annotations
 
@@ -42,14 +43,28 @@ _MODEL = f"""coalesce(CASE {_PROVIDER} WHEN 'aws.bedrock' THEN {of_document(semc
         c.model, '')"""
 """Its maker's name of a model is not the one under which Bedrock sells it."""
 _TIER = "CASE " + " ".join(f"WHEN c.input_tokens > {tier} THEN {tier}" for tier in reversed(TIERS)) + " ELSE 0 END"
-_IS_CALL = f"c.operation IN {semconv.CALL_OPERATIONS} AND c.end_ns > 0 AND NOT (c.error IS NOT NULL AND used IS NULL)"
+_IS_CALL = f"""c.operation IN {semconv.CALL_OPERATIONS} AND c.end_ns > 0
+        AND NOT (c.error IS NOT NULL AND used IS NULL AND stated IS NULL)"""
+
+
+def _amount(value: str) -> str:
+    amount = f"TRY_CAST({value} AS DOUBLE)"
+    return f"CASE WHEN isfinite({amount}) AND {amount} >= 0 THEN {amount} END"
+
+
+_BY_KIND = f"TRY_CAST(TRY_CAST({of_document(semconv.STATED_COSTS_IN_JSON)} AS JSON) AS MAP(VARCHAR, DOUBLE))"
+_OF_PARTS = [_amount(of_document(name)) for name in semconv.STATED_COSTS_OF_PARTS]
+_STATED = f"""coalesce({", ".join(_amount(of_document(name)) for name in semconv.STATED_COSTS)},
+        CASE WHEN {" IS NOT NULL OR ".join(_OF_PARTS)} IS NOT NULL
+            THEN {" + ".join(f"coalesce({part}, 0)" for part in _OF_PARTS)} END,
+        {_amount(f"coalesce({_BY_KIND}['total'], list_sum(map_values({_BY_KIND})))")})"""
 _USAGES = f"""SELECT {{name}}, {_MODEL}, c.policy_version, {_PROVIDER},
         coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, ''), {_TIER}, count(*),
         coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(TRY_CAST({_first(_CACHED)} AS BIGINT)), 0)::BIGINT,
         coalesce(sum(TRY_CAST({_first(_WRITTEN)} AS BIGINT)), 0)::BIGINT, coalesce(sum(c.output_tokens), 0)::BIGINT,
-        coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS reported
-    FROM (SELECT *, coalesce(input_tokens, output_tokens) AS used FROM {{source}}) c {{join}}
-    WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported"""  # noqa: S608
+        coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS reported, sum(stated)
+    FROM (SELECT *, coalesce(input_tokens, output_tokens) AS used, {_STATED} AS stated FROM {{source}}) c {{join}}
+    WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported, stated IS NULL"""  # noqa: S608
 AGENTS_OF_CALLS: Final = f"""(WITH RECURSIVE above AS (
         SELECT DISTINCT trace_id, span_id, parent_span_id FROM span_records
         WHERE parent_span_id IS NOT NULL AND operation IS DISTINCT FROM '{semconv.OPERATION_INVOKE_AGENT}'),
@@ -80,12 +95,14 @@ _OF_A_RUN: Final = f"""(SELECT s.* FROM (SELECT * FROM {CALLS_ONCE}
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What calls cost in US dollars: `usd` of those whose price is known, None where of none is. `unpriced_calls` are
-    the others; `unpriced_models` names their models, with "" for calls whose tokens nobody reported."""
+    """What calls cost in US dollars: `usd` of those whose sender states it or whose price is known, None where of none
+    is. `unpriced_calls` are the others; `unpriced_models` names their models, with "" for calls whose tokens nobody
+    reported. `stated_usd` is the part of `usd` that senders state, None where none does."""
 
     usd: float | None = None
     unpriced_calls: int = 0
     unpriced_models: tuple[str, ...] = ()
+    stated_usd: float | None = None
 
 
 def began_since(started: str, since_ns: int) -> str:
@@ -130,8 +147,12 @@ def cost_of_run(store: AnyStore, id: str, prices: Prices, *, calls: Iterable[Age
 
 def _cost(rows: Iterable[tuple[Any, ...]], prices: Prices) -> Cost:
     known: list[float] = []
+    stated: list[float] = []
     unpriced: dict[str, int] = {}
-    for _, *fields, reported in rows:
+    for _, *fields, reported, said in rows:
+        if said is not None:
+            stated.append(said)
+            continue
         usage = Usage(*fields)
         cost = prices.cost(usage) if reported else None
         if cost is None:
@@ -140,12 +161,16 @@ def _cost(rows: Iterable[tuple[Any, ...]], prices: Prices) -> Cost:
         else:
             known.append(cost)
     models = tuple(sorted(unpriced, key=lambda name: (-unpriced[name], name)))
-    return Cost(sum(known) if known else None, sum(unpriced.values()), models)
+    of_senders = sum(stated) if stated else None
+    return Cost(sum([*known, *stated]) if known or stated else None, sum(unpriced.values()), models, of_senders)
 
 
 def cost_words(cost: Cost, prices: Prices) -> str:
     """What a run cost, in words; "" for a run without calls."""
     parts = [] if cost.usd is None else [dollars(cost.usd)]
+    if cost.usd is not None and cost.stated_usd is not None:
+        whole = cost.stated_usd == cost.usd
+        parts = [f"{parts[0]}, {'' if whole else f'of it {dollars(cost.stated_usd)} '}as its sender states"]
     if cost.unpriced_calls:
         named = ", ".join(name or "calls without token counts" for name in cost.unpriced_models[:3])
         noun = "call" if cost.unpriced_calls == 1 else "calls"

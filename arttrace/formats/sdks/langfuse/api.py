@@ -109,6 +109,7 @@ def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
         names.MODEL: item.get("model") or item.get("providedModelName"),  # its name in servers up to 4.16
         names.MODEL_PARAMETERS: item.get("modelParameters"),
         names.USAGE_DETAILS: item.get("usageDetails") or item.get("usage"),
+        names.COST_DETAILS: _cost(item),
         names.SESSION_ID: item.get("sessionId"),
         names.USER_ID: item.get("userId"),
         names.TRACE_NAME: item.get("traceName"),
@@ -143,6 +144,12 @@ def _foreign(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> SpanRow:
         resource=resource,
         scope_name=str(metadata.get("scope.name") or "langfuse"),
     )
+
+
+def _cost(item: Mapping[str, Any]) -> Any:
+    """By kind of token, or the total alone, which servers give in their stead; 0 where they know none."""
+    total = next((item[name] for name in ("totalCost", "calculatedTotalCost") if item.get(name)), None)
+    return item.get("costDetails") or (total and {"total": total})
 
 
 def _of_run(item: Mapping[str, Any], metadata: Mapping[str, Any]) -> Attributes:

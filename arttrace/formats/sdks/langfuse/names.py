@@ -19,6 +19,7 @@ STATUS_MESSAGE: Final = "langfuse.observation.status_message"
 MODEL: Final = "langfuse.observation.model.name"
 MODEL_PARAMETERS: Final = "langfuse.observation.model.parameters"
 USAGE_DETAILS: Final = "langfuse.observation.usage_details"  # JSON of integers in buckets that exclude each other
+COST_DETAILS: Final = semconv.STATED_COSTS_IN_JSON
 COMPLETION_START_TIME: Final = "langfuse.observation.completion_start_time"  # ISO 8601 with offset
 
 TRACE_NAME: Final = semconv.LANGFUSE_TRACE_NAME
