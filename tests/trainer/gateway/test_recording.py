@@ -49,7 +49,8 @@ async def test_a_trajectory_is_named_by_its_url_and_whole_when_it_is_ended(site:
         assert (await call(site, "/r/run-7/v1/chat/completions", seed=3)).status_code == 200
     assert (await call(site, "/r/other/v1/chat/completions")).status_code == 200
     assert (await call(site)).status_code == 200  # names none: recorded in its own process, or nowhere
-    order = {"reward": 0.5, "scenario": "s", "group": "g", "metadata": {"k": [1]}, "result": {"answer": "42"}}
+    order = {"reward": 0.5, "scenario": "s", "group": "g", "tags": ["held-out"], "metadata": {"k": [1]}}
+    order["result"] = {"answer": "42"}
     ended = await site.http.post("/r/run-7/end", json=order)
     assert ended.json() == {"trajectory": "run-7", "calls": 2, "already_ended": False}
     again = await site.http.post("/r/run-7/end", json={"reward": 9.0})
@@ -59,6 +60,7 @@ async def test_a_trajectory_is_named_by_its_url_and_whole_when_it_is_ended(site:
     assert set(found) == {"run-7", "other"}
     run = found["run-7"]
     assert (run.incomplete, run.scenario, run.group, run.metadata) == ("", "s", "g", {"k": [1]})
+    assert run.tags == ("held-out",)
     assert (run.result, [reward.value for reward in run.rewards]) == ({"answer": "42"}, [0.5])
     assert [agent.name for agent in run.agents] == ["agent"]
     assert [each.call.policy_version for each in run.calls] == ["policy@1"] * 2
@@ -283,11 +285,12 @@ async def test_a_quiet_trajectory_ends_by_itself_and_says_so(site: Site) -> None
     await end_quiet_ones(site)
     run = taken_in(site)[0]["t"]
     assert (run.incomplete, run.tags) == ("", (IDLE_TAG,))
-    order = {"reward": 0.5, "metadata": {"user": "ada"}, "group": "sums", "error": "timeout"}
+    order = {"reward": 0.5, "metadata": {"user": "ada"}, "group": "sums", "error": "timeout", "tags": ["held-out"]}
     for _ in range(2):  # what its agent says of it later is kept, once
         assert (await site.http.post("/r/t/end", json=order)).json()["already_ended"]
     run = taken_in(site)[0]["t"]
-    assert (run.incomplete, run.tags, [reward.value for reward in run.rewards]) == ("", (IDLE_TAG,), [0.5])
+    assert (run.incomplete, run.tags) == ("", (IDLE_TAG, "held-out"))
+    assert [reward.value for reward in run.rewards] == [0.5]
     assert run.metadata == {"user": "ada", "group": "sums", "error": "timeout"}
 
 

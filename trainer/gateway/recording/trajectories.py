@@ -38,6 +38,7 @@ class EndOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: str | None = None
     scenario: str | None = None
     group: str | None = None
+    tags: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     result: Any = None
 
@@ -150,7 +151,7 @@ class Trajectories:
             kept.agents[owner.agent].end_ns = end_ns
         self._touch(owner.trajectory, kept)
 
-    def end(self, trajectory: str, order: EndOrder, *, tags: tuple[str, ...] = ()) -> tuple[EndReport, list[Record]]:
+    def end(self, trajectory: str, order: EndOrder) -> tuple[EndReport, list[Record]]:
         """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing, but
         that the first one by its agent says of one that had been quiet for long is kept; one after further calls is
         that of a second run, or of one that went on, whose calls cannot be distinguished from the first one's.
@@ -185,8 +186,8 @@ class Trajectories:
         attributes[semconv.TRAJECTORY_SPAN_COUNT] = kept.calls + len(kept.agents)
         named = {semconv.SCENARIO: order.scenario, semconv.GROUP: order.group, semconv.ENTRY: order.entry}
         attributes |= {name: value for name, value in named.items() if value is not None}
-        if tags:
-            attributes[semconv.TAGS] = list(tags)
+        if order.tags:
+            attributes[semconv.TAGS] = list(order.tags)
         if order.metadata:
             attributes[semconv.METADATA] = msgspec.json.encode(order.metadata).decode()
         if order.result is not None:
@@ -201,7 +202,7 @@ class Trajectories:
         """End those without a call under way for `idle_s` seconds; each is tagged so."""
         limit = time.monotonic() - idle_s
         quiet = [id for id, kept in self._open.items() if not kept.under_way and kept.touched < limit]
-        ended = {id: self.end(id, EndOrder(), tags=(IDLE_TAG,))[1] for id in quiet}
+        ended = {id: self.end(id, EndOrder(tags=(IDLE_TAG,)))[1] for id in quiet}
         self._ended_idle.update(quiet)
         return ended
 
@@ -211,13 +212,14 @@ class Trajectories:
         return [self.reward(trajectory, RewardOrder(order.reward, id=derived_id(16, trajectory, "end")))]
 
     def _late(self, trajectory: str, order: EndOrder) -> list[Record]:
-        """What an agent says at the end of a trajectory whose root has ended already: its reward, and all else as
-        metadata, on a span that is there for nothing else."""
+        """What an agent says at the end of a trajectory whose root has ended already: its reward, its tags, and all
+        else as metadata, on a span that is there for nothing else."""
         others = msgspec.structs.asdict(order)
-        metadata, reward = others.pop("metadata"), self._reward_at_end(trajectory, order)
+        tags, metadata = others.pop("tags"), others.pop("metadata")
         del others["reward"]
+        reward = self._reward_at_end(trajectory, order)
         said = {name: value for name, value in others.items() if value is not None} | metadata
-        if not said:
+        if not (said or tags):
             return [*reward]
         owner, now = trajectory_owner(trajectory), time.time_ns()
         update = SpanRow(
@@ -230,7 +232,8 @@ class Trajectories:
             attributes={
                 semconv.TRAJECTORY_ID: trajectory,
                 semconv.TRAJECTORY_SPAN_COUNT: 0,
-                semconv.METADATA: msgspec.json.encode(said).decode(),
+                **({semconv.TAGS: list(tags)} if tags else {}),
+                **({semconv.METADATA: msgspec.json.encode(said).decode()} if said else {}),
             },
             resource={semconv.SERVICE_NAME: self._project},
             scope_name=SCOPE_NAME,
