@@ -41,7 +41,7 @@ from arttrace.formats.systems import (
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
-from arttrace.formats.systems.rollouts import nemo_gym, tau2, verifiers, verifiers_traces
+from arttrace.formats.systems.rollouts import nemo_gym, rllm, tau2, verifiers, verifiers_traces
 from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
@@ -244,6 +244,8 @@ class _Reader:
             return _as_stored(self._codex.take(item))
         if atif.recognises(item):
             return self._is(atif.KIND, atif.records(item, source, self._ids))
+        if rllm.recognises(item):
+            return self._is(rllm.KIND, rllm.records(item, source, place, self._ids))
         if art.recognises(item):
             return self._is(art.KIND, art.records(item, source, place, self._ids))
         if mini_swe_agent.recognises(item):
