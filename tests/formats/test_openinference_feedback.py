@@ -167,8 +167,8 @@ def test_what_is_no_score_of_one_run_is_a_note_and_counted(data: DataDir) -> Non
     rewards, notes = stored(data, *spans)
     assert rewards == [("whole", 0.5, "code", "", "")]
     assert notes == [
-        ("right", 0.0, "code", "", "good: short"), ("right", 0.0, "code", "", "of session s-1: 1.0"),
-        ("right", 0.0, "code", "helper", "high"),
+        ("right", 0.0, "code", "", "of session s-1: right: 1.0"), ("right", 0.0, "code", "", "right: good: short"),
+        ("right", 0.0, "code", "helper", "right: high"),
     ]  # fmt: skip
     for file in (encode_json(spans), encode_protobuf(spans)):
         found = read_file(file, "file")

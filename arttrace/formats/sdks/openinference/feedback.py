@@ -138,7 +138,8 @@ def _reward(span: SpanRow, scope: Scope, said: _Feedback, number: int) -> tuple[
 
 
 def _whole(said: _Feedback) -> str:
-    return ", ".join(filter(None, (said.given, said.words)))
+    """As a note has it, which shows nothing else."""
+    return f"{said.name}: {', '.join(filter(None, (said.given, said.words)))}"
 
 
 def _target(span: SpanRow, scope: Scope) -> Target | None:
