@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import httpx
+import msgspec
 
+from arttrace.records.rollout import ROLLOUT
 from arttrace.records.values.units import quantity
 from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
 from arttrace.system.exit_status import how_ended
@@ -92,11 +94,12 @@ def run_recorded(
     executable: str, arguments: list[str], environment: Mapping[str, str], gateway: PolicyGateway, *, quiet: bool
 ) -> int:
     """Run the program and return its exit code, or 128 plus the number of the signal that ended it."""
-    trajectory = uuid4().hex
+    order = msgspec.json.decode(environment.get(ROLLOUT, "{}"), type=dict[str, Any])
+    trajectory = order.pop("trajectory_id", None) or uuid4().hex
     url = f"{gateway.server}/r/{trajectory}"
-    inherited = {name: value for name, value in environment.items() if name != "ANTHROPIC_API_KEY"}
+    inherited = {name: value for name, value in environment.items() if name not in ("ANTHROPIC_API_KEY", ROLLOUT)}
     code = _run(executable, arguments, inherited | client_environment(url, gateway.model, gateway.key))
-    said = _end(gateway, trajectory, Path(executable).name, code)
+    said = _end(gateway, trajectory, Path(executable).name, code, order)
     if not quiet:
         tell(f"arttrace: {said}")
     return code
@@ -137,9 +140,9 @@ def _run(executable: str, arguments: list[str], environment: Mapping[str, str]) 
     return code if code >= 0 else 128 - code
 
 
-def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int) -> str:
-    """End the run; returns what to print about it."""
-    order: dict[str, object] = {"entry": program, "metadata": {"exit_code": code}}
+def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int, order: dict[str, Any]) -> str:
+    """End the run with what a rollout says of it; returns what to print about it."""
+    order |= {"entry": program, "metadata": {**order.get("metadata", {}), "exit_code": code}}
     if code:
         order["error"] = f"the program ended with {how_ended(code)}"
     try:

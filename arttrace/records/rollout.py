@@ -13,6 +13,10 @@ import msgspec
 
 PROGRAM = "run "
 """The prefix of an entry point that is a whole program, before its script or module."""
+COMMAND = "command "
+"""The prefix of an entry point that is a command in any language, before its name."""
+ROLLOUT = "ARTTRACE_ROLLOUT"
+"""The environment variable by which a program finds what a rollout says of its run: an object as JSON."""
 
 
 class RecordedTool(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,11 +44,20 @@ class ToolRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     agents: tuple[str, ...] = ()
 
 
+class Command(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A command to run: its words, and the directory of which it gets a copy to work in, below `copies`, if any."""
+
+    words: tuple[str, ...]
+    workspace: str | None = None
+    copies: str = ""
+
+
 class RolloutJob(msgspec.Struct, frozen=True, omit_defaults=True):
     """One run to make. `arguments` are the entry point's keyword arguments; an empty `trajectory_id` is filled in.
 
     With `as_recorded` they are in the form of a run's root span: by parameter name, those of `*args` and `**kwargs`
-    under their parameter's. With `tools`, the entry point's tools are answered from that record.
+    under their parameter's. With `tools`, the entry point's tools are answered from that record. A `command` is
+    run in the place of the entry point.
     """
 
     arguments: dict[str, Any]
@@ -55,6 +68,7 @@ class RolloutJob(msgspec.Struct, frozen=True, omit_defaults=True):
     trajectory_id: str = ""
     as_recorded: bool = False
     tools: ToolRecord | None = None
+    command: Command | None = None
 
 
 class RolloutResult(msgspec.Struct, frozen=True, omit_defaults=True, tag="result"):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import click
@@ -39,6 +40,7 @@ from arttrace.views.run_filter import group_keys
 from arttrace.wire.content.secrets import NO_KEY
 from trainer.policies.checkpoints import Checkpoints
 from trainer.rollouts.admission import Admission
+from trainer.rollouts.command_inputs import command_inputs, with_start
 from trainer.rollouts.replay import OnMissing, RecordedInput, ReplayPlan, plan_replay, same_entry
 from trainer.rollouts.report import Outcome, Report, report_of
 from trainer.rollouts.workers import RolloutWorkers
@@ -91,6 +93,12 @@ _AT_ONCE = 50
     is_flag=True,
     help="Measure the policy: tag the runs held-out, so that none is trained on, and record their mean reward.",
 )
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Run the command in a fresh copy of this directory each time.",
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @click.option("--with-original", is_flag=True, hidden=True, expose_value=False)  # always so since 0.2
 @click.option("--dry-run", is_flag=True, help="Print what would be run, what not, and why.")
 @json_option
@@ -112,6 +120,8 @@ def command(
     tools: Literal["live", "recorded"],
     on_missing: OnMissing,
     held_out: bool,
+    workspace: Path | None,
+    program: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -121,12 +131,17 @@ def command(
     arttrace rollout                                  the newest inputs in the store, 8 runs of each
     arttrace rollout --trajectory 2f1c9a -n 16        this one
     arttrace rollout --entry agent.py:answer --input questions.jsonl
+    arttrace rollout --input tasks.jsonl --workspace repo -- claude -p "{task}"
     arttrace rollout --held-out --entry agent.py:answer --input exam.jsonl    measure the policy, train on nothing
 
     The runs of an input join the group of the recorded run, ready for `arttrace score` and `arttrace train`. The code
     runs unchanged, in processes of its own; its model calls are sent to the policy. A run that failed is kept, with its
     error. A run that took too long, whose process died, or that the policy did not answer, is kept as incomplete: it
     says nothing about the policy, and is neither scored nor trained on.
+
+    A command after -- may be in any language. It is started as `arttrace run --policy` starts one, with the fields of
+    an input of --input in the place of their {names}, and rewards its run itself. With --workspace each run works in a
+    copy of that directory without the data directory, which is removed afterwards.
 
     Runs with the tag held-out are never trained on. Those made with --held-out have it, and those of the input of a run
     that has it. Their mean reward is recorded for the version that answered: `arttrace policies` and the viewer show
@@ -139,12 +154,20 @@ def command(
     Exit code 1: some runs are incomplete for such a reason, or no call reached a policy that gives token ids. 130:
     interrupted; finished runs are kept.
     """
+    if program and (file is None or entry or routes):
+        raise click.UsageError("a command takes its inputs from --input, and neither --entry nor --route")
+    if workspace is not None and not program:
+        raise click.UsageError("--workspace needs a command: --input FILE --workspace DIR -- PROGRAM {FIELD}")
     if file is not None:
         if ids or group or scenario or from_store or tools == "recorded":
             raise click.UsageError("--input takes the place of recorded runs: leave out what chooses among them")
-        if entry is None:
-            raise click.UsageError("--input needs --entry")
-        inputs = [RecordedInput(entry, arguments, held_out=held_out) for arguments in _read_inputs(file)]
+        if not (entry or program):
+            raise click.UsageError("--input needs --entry, or a command: -- PROGRAM {FIELD}")
+        fields = _read_inputs(file)
+        if program:
+            inputs = command_inputs(program, fields, workspace=workspace, held_out=held_out)
+        else:
+            inputs = [RecordedInput(str(entry), one, held_out=held_out) for one in fields]
         plan = ReplayPlan(tuple(inputs))
     else:
         with open_store(data) as store:
@@ -160,10 +183,14 @@ def command(
         _show_plan(plan, entry, runs, as_json)
         return
     environment = _environment(data, policy, routes)
-    jobs = [(one, one.job(secrets.token_hex(16))) for one in plan.scenarios for _ in range(runs)]
     for reason, count in sorted(plan.refused.items()):
         click.echo(f"left out: {quantity(count, 'recorded run')} ({reason})", err=True)
-    report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
+    with TemporaryDirectory(prefix="arttrace-", ignore_cleanup_errors=True) as copies:
+        if program:
+            starter, where = _starter(data, environment["ARTTRACE_ROUTE"])
+            plan, environment = with_start(plan, starter, copies), environment | where
+        jobs = [(one, one.job(secrets.token_hex(16))) for one in plan.scenarios for _ in range(runs)]
+        report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
     for policy, step, numbers in report.evaluations():
         add_evaluation(data, policy, step, numbers)
     if as_json:
@@ -263,6 +290,15 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
     environment["OPENAI_API_KEY"] = os.environ.get("OPENAI_API_KEY") or NO_KEY
     key = os.environ.get("ARTTRACE_POLICY_API_KEY") or os.environ.get("ARTTRACE_API_KEY")
     return environment if key is None else {**environment, "ARTTRACE_POLICY_API_KEY": key}
+
+
+def _starter(data: DataDir, route: str) -> tuple[list[str], dict[str, str]]:
+    """The words that start a command under the policy of a route, and what they find in the environment."""
+    found = re.fullmatch(r"\*=(.+?)@(https?://.+)", route, re.IGNORECASE)
+    assert found is not None
+    start = [sys.executable, "-c", "from arttrace.commands import main; main()", "run"]
+    where = ["--dir", str(data.root.absolute()), "--policy", found[1], "--"]
+    return [*start, *where], {"ARTTRACE_POLICY_URL": found[2]}
 
 
 def _names_server(route: str) -> bool:

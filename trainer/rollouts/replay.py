@@ -16,7 +16,7 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
-from arttrace.records.rollout import PROGRAM, RecordedTool, RolloutJob, ToolRecord
+from arttrace.records.rollout import PROGRAM, Command, RecordedTool, RolloutJob, ToolRecord
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.selection import is_held_out
@@ -24,6 +24,8 @@ from arttrace.system.errors import RolloutError
 from arttrace.trajectories.groups import REPLAY_OF, group_key, replayed
 from arttrace.wire.span_attributes import MAX_ERROR_TEXT
 
+COMMAND_INPUT = "rollout_input"
+"""The key in a run's metadata under which the fields stand that its command was started with."""
 OnMissing = Literal["live", "error"]
 
 _MODEL_CALLS = semconv.CALL_OPERATIONS
@@ -40,6 +42,7 @@ class RecordedInput:
     replay_of: str | None = None
     tools: ToolRecord | None = None
     held_out: bool = False
+    command: Command | None = None
 
     def job(self, trajectory_id: str) -> RolloutJob:
         """One run of it."""
@@ -47,12 +50,18 @@ class RecordedInput:
             self.arguments,
             scenario=self.scenario,
             group=self.group,
-            metadata={REPLAY_OF: self.replay_of} if self.replay_of else {},
+            metadata=self._metadata(),
             tags=(semconv.HELD_OUT_TAG,) if self.held_out else (),
             trajectory_id=trajectory_id,
             as_recorded=True,
             tools=self.tools,
+            command=self.command,
         )
+
+    def _metadata(self) -> dict[str, Any]:
+        if self.command is not None:
+            return {COMMAND_INPUT: self.arguments}
+        return {REPLAY_OF: self.replay_of} if self.replay_of else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +169,8 @@ def _entry(trajectory: Trajectory) -> str:
 
 def _why_not(trajectory: Trajectory, root: SpanRow | None, entry: str | None) -> str:
     """Why a recorded run cannot be run again, "" when it can."""
+    if COMMAND_INPUT in trajectory.metadata:
+        return "of a command, whose fields --input gives"
     if root is None:
         return "not the run of an entry point (its spans came from elsewhere)"
     if reason := _not_whole(root, semconv.ENTRY_ARGUMENTS):

@@ -20,6 +20,8 @@ from arttrace.views.labels import short_id
 from trainer.policies.checkpoints import can_name_a_policy
 from trainer.rollouts.replay import RecordedInput
 
+ENDED_ITSELF = "the program ended its run itself, so that it is in no group: it rewards it by POST /r/ID/reward"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -49,6 +51,8 @@ class Outcome:
         reason = result.error or ""
         if result.lost or one.incomplete:
             kind, reason = "lost", result.error if result.lost and result.error else one.incomplete
+        elif scenario.command is not None and one.group != scenario.group:
+            kind, reason = "lost", ENDED_ITSELF
         return cls(
             trajectory_id=one.id,
             group=one.group,

@@ -24,13 +24,11 @@ from arttrace.capture.context.propagation import remote_parent, remote_parent_by
 from arttrace.capture.context.run import RunOverrides, RunState
 from arttrace.capture.context.scope import Scope
 from arttrace.capture.export import lifecycle
+from arttrace.records.rollout import ROLLOUT
 from arttrace.system import native_threads
 from arttrace.system.processes import at_the_end_of_a_multiprocessing_child
 
 _lock = native_threads.Lock()
-ROLLOUT = "ARTTRACE_ROLLOUT"
-"""The environment's word for a rollout's values, from the worker to the program that it starts."""
-
 _enabled = False
 _overrides: RunOverrides | None = None
 _scope: Scope | None = None

@@ -1,4 +1,5 @@
-"""What a rollout runs: the function that an entry names, or a whole program, with arguments as they were recorded."""
+"""What a rollout runs: the function that an entry names, or a whole program, with arguments as they were recorded, or a
+command."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import importlib
 import importlib.util
 import inspect
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,7 @@ import msgspec
 
 from arttrace.capture import bootstrap
 from arttrace.capture.base.annotations import as_annotated, hints_of, signature_of
-from arttrace.capture.context.program import ROLLOUT
-from arttrace.records.rollout import RolloutJob
+from arttrace.records.rollout import ROLLOUT, RolloutJob
 from arttrace.system.exit_status import how_ended
 from arttrace.system.processes import python_path
 
@@ -90,6 +91,37 @@ def run_program(program: str, job: RolloutJob) -> None:
 
     Raises RuntimeError with its exit code when that is not 0.
     """
+    started = [program] if program.endswith(".py") else ["-m", program]
+    words = [sys.executable, *started, *map(str, job.arguments.get("argv") or ())]
+    _run(words, {**_given(job), "PYTHONPATH": python_path(str(Path(str(bootstrap.__file__)).parent))})
+
+
+def run_command(job: RolloutJob) -> None:
+    """Run the job's command, which is an `arttrace run` of a program, in a copy of its workspace where it has one; its
+    output is this process's. The copy has all but the data directory, and is removed.
+
+    Raises RuntimeError with its exit code when that is not 0, OSError where the workspace cannot be copied.
+    """
+    command = job.command
+    assert command is not None
+    if command.workspace is None:
+        _run(command.words, _given(job))
+        return
+    left_out = {Path(os.environ["ARTTRACE_DIR"]).resolve(), Path(command.copies).resolve()}
+    copy = Path(command.copies) / job.trajectory_id
+
+    def not_copied(folder: str, names: list[str]) -> set[str]:
+        return {name for name in names if Path(folder, name).resolve() in left_out}
+
+    try:
+        shutil.copytree(command.workspace, copy, symlinks=True, ignore=not_copied)
+        _run(command.words, _given(job), copy)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def _given(job: RolloutJob) -> dict[str, str]:
+    """The environment in which a program finds what is said of its run."""
     given = {
         "trajectory_id": job.trajectory_id,
         "scenario": job.scenario,
@@ -97,13 +129,10 @@ def run_program(program: str, job: RolloutJob) -> None:
         "metadata": job.metadata,
         "tags": job.tags,
     }
-    environment = {
-        **os.environ,
-        "PYTHONPATH": python_path(str(Path(str(bootstrap.__file__)).parent)),
-        ROLLOUT: msgspec.json.encode(given).decode(),
-    }
-    started = [program] if program.endswith(".py") else ["-m", program]
-    command = [sys.executable, *started, *map(str, job.arguments.get("argv") or ())]
-    code = subprocess.run(command, env=environment, check=False).returncode
+    return {**os.environ, ROLLOUT: msgspec.json.encode(given).decode()}
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str], folder: Path | None = None) -> None:
+    code = subprocess.run(words, env=environment, cwd=folder, check=False).returncode
     if code:
         raise RuntimeError(f"the program ended with {how_ended(code)}")

@@ -1,7 +1,7 @@
 """The process that runs the user's entry point on job after job: `python -m arttrace.capture.rollout.worker ENTRY N`.
 
-ENTRY is `module:function`, `path/to/file.py:function`, or `run PROGRAM` for a script or a module that `arttrace run`
-recorded.
+ENTRY is `module:function`, `path/to/file.py:function`, `run PROGRAM` for a script or a module that `arttrace run`
+recorded, or `command NAME` where each job has the command to run.
 
 Jobs come as JSON lines on standard input, results leave as JSON lines on standard output; whatever the user's code
 prints goes to standard error. Up to N jobs run at once, coroutine functions as tasks of one loop, others in threads.
@@ -36,8 +36,8 @@ from arttrace.capture.base.values import json_text
 from arttrace.capture.context.recorded_tools import RecordedTools
 from arttrace.capture.export.lifecycle import counts
 from arttrace.capture.rollout import stdin
-from arttrace.capture.rollout.entries import bind, load_entry, run_program
-from arttrace.records.rollout import PROGRAM, RolloutJob, RolloutResult, WorkerReady
+from arttrace.capture.rollout.entries import bind, load_entry, run_command, run_program
+from arttrace.records.rollout import COMMAND, PROGRAM, RolloutJob, RolloutResult, WorkerReady
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.users_text import error_line
 
@@ -88,6 +88,8 @@ class _Worker:
         self._done.put_nowait((msgspec.structs.replace(result, seconds=time.perf_counter() - began), refused_before))
 
     async def _call(self, job: RolloutJob) -> Any:
+        if job.command is not None:
+            return await self._in_thread(partial(run_command, job))
         if isinstance(self._entry, str):
             return await self._in_thread(partial(run_program, self._entry, job))
         args, kwargs = bind(self._entry, job.arguments) if job.as_recorded else ((), job.arguments)
@@ -194,7 +196,7 @@ def main(entry: str, concurrency: int) -> None:
     job_lines, answers = _take_standard_streams()
     try:
         program = entry.removeprefix(PROGRAM)
-        run = program if program != entry else load_entry(entry)
+        run = program if entry.startswith((PROGRAM, COMMAND)) else load_entry(entry)
     except BaseException as error:  # noqa: BLE001  importing the user's code may raise anything, SystemExit too
         _write(answers, WorkerReady(error=well_formed(_in_users_code(error))))
         return

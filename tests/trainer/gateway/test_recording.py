@@ -53,14 +53,15 @@ async def test_a_trajectory_is_named_by_its_url_and_whole_when_it_is_ended(site:
     order["result"] = {"answer": "42"}
     ended = await site.http.post("/r/run-7/end", json=order)
     assert ended.json() == {"trajectory": "run-7", "calls": 2, "already_ended": False}
-    again = await site.http.post("/r/run-7/end", json={"reward": 9.0})
-    assert again.json()["already_ended"]
+    for tags in (["late"], ["later"]):
+        again = await site.http.post("/r/run-7/end", json={"reward": 9.0, "tags": tags})
+        assert again.json()["already_ended"]
 
     found, spans = taken_in(site)
     assert set(found) == {"run-7", "other"}
     run = found["run-7"]
     assert (run.incomplete, run.scenario, run.group, run.metadata) == ("", "s", "g", {"k": [1]})
-    assert run.tags == ("held-out",)
+    assert run.tags == ("held-out", "late")
     assert (run.result, [reward.value for reward in run.rewards]) == ({"answer": "42"}, [0.5])
     assert [agent.name for agent in run.agents] == ["agent"]
     assert [each.call.policy_version for each in run.calls] == ["policy@1"] * 2

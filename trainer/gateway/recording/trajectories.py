@@ -100,6 +100,7 @@ class Trajectories:
         self._ended: OrderedDict[str, EndReport] = OrderedDict()
         self._called_since: set[str] = set()
         self._ended_idle: set[str] = set()  # and their agents did not end them since
+        self._told_late: set[str] = set()
 
     @property
     def open(self) -> int:
@@ -152,16 +153,19 @@ class Trajectories:
         self._touch(owner.trajectory, kept)
 
     def end(self, trajectory: str, order: EndOrder) -> tuple[EndReport, list[Record]]:
-        """End a trajectory: the spans of its sub-agents and its root, and its reward. A second end changes nothing, but
-        that the first one by its agent says of one that had been quiet for long is kept; one after further calls is
-        that of a second run, or of one that went on, whose calls cannot be distinguished from the first one's.
+        """End a trajectory: the spans of its sub-agents and its root, and its reward. A further end changes nothing,
+        but the first that has tags adds them, and all that one by its agent says of one that had been quiet for long is
+        kept; one after further calls is that of a second run, or of one that went on, whose calls cannot be
+        distinguished from the first one's.
 
         Raises Refusal (404) when no call of it came here.
         """
         if (report := self._ended.get(trajectory)) is not None:
             again = self._called_again(trajectory) if trajectory in self._called_since else []
-            if trajectory in self._ended_idle:
-                again += self._late(trajectory, order)
+            late = order if trajectory in self._ended_idle else EndOrder(tags=order.tags)
+            if trajectory not in self._told_late and (found := self._late(trajectory, late)):
+                self._told_late.add(trajectory)
+                again += found
             self._called_since.discard(trajectory)
             self._ended_idle.discard(trajectory)
             return msgspec.structs.replace(report, already_ended=True), again
@@ -174,8 +178,8 @@ class Trajectories:
         self._ended[trajectory] = report
         if len(self._ended) > MAX_KEPT:
             forgotten = self._ended.popitem(last=False)[0]
-            self._called_since.discard(forgotten)
-            self._ended_idle.discard(forgotten)
+            for known in (self._called_since, self._ended_idle, self._told_late):
+                known.discard(forgotten)
         records: list[Record] = []
         for agent in kept.agents.values():
             agent.end_ns = agent.end_ns or now

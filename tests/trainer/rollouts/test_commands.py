@@ -1,0 +1,201 @@
+"""`arttrace rollout -- PROGRAM`: commands in any language as rollouts, each in its own copy of a directory.
+
+The gateway is real, before a stand-in for its engine; the programs are shell scripts and Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from gateway_site import Site, gateway_at
+
+from arttrace.records.trajectory import Trajectory
+from arttrace.store import open_store
+from arttrace.system.errors import RolloutError
+from arttrace.system.paths import DataDir
+from trainer.commands.rollout import command
+from trainer.rollouts.command_inputs import command_inputs
+from trainer.rollouts.report import ENDED_ITSELF
+
+AGENT = r"""#!/bin/bash
+rest=${OPENAI_BASE_URL#http://}; host=${rest%%/*}; run=/${rest#*/}
+post() {
+  exec 3<>/dev/tcp/${host%:*}/${host#*:}
+  printf 'POST %s HTTP/1.1\r\nhost: %s\r\nauthorization: Bearer %s\r\nconnection: close\r\n' \
+    "${run%/v1}$1" "$host" "$OPENAI_API_KEY" >&3
+  printf 'content-type: application/json\r\ncontent-length: %s\r\n\r\n%s' "${#2}" "$2" >&3
+  head -n 1 <&3
+}
+[ "$1" = silent ] && exit 0
+post /v1/chat/completions '{"model": "'$OPENAI_MODEL'", "messages": [{"role": "user", "content": "'"$1"'"}]}'
+ls -A > "$2/$(basename $run).$$"
+cat notes.txt; [ -e made ] && echo "somebody was here"; echo "$1" > made
+[ "$1" = end ] && { post /end '{"reward": 1.0}'; exit 0; }
+[ "$1" = slow ] && sleep 600
+post /reward '{"value": 0.5}'
+[ "$1" = fail ] && exit 3
+exit 0
+"""
+MESSAGE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}]}
+PYTHON = """
+import sys, arttrace, openai
+print(openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": sys.argv[1]}]))
+arttrace.reward(0.25)
+"""
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with gateway_at(tmp_path / "data", api_key="secret") as site:
+        site.engine.scripted += [(200, "application/json", json.dumps(MESSAGE).encode())] * 4
+        yield site
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "repo"
+    (folder / "src").mkdir(parents=True)
+    (folder / "notes.txt").write_text("notes\n")
+    (folder / "agent").write_text(AGENT)
+    (folder / "agent").chmod(0o755)
+    (folder / "agent.py").write_text(PYTHON)
+    (folder / "seen").symlink_to(tmp_path)
+    return folder
+
+
+async def rolled_out(site: Site, inputs: list[dict[str, Any]], *options: object, cwd: Path) -> tuple[int, Any, str]:
+    """Exit code, what the command printed as JSON, and its lines."""
+    file = cwd.parent / "tasks.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in inputs))
+    program = [sys.executable, "-c", "from trainer.commands.rollout import command; command()"]
+    given = [
+        "--dir",
+        site.directory,
+        "--policy",
+        f"{str(site.http.base_url).rstrip('/')}/v1",
+        "--input",
+        file,
+        "--json",
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *program, *map(str, given), *map(str, options),
+        cwd=cwd, env={**os.environ, "ARTTRACE_POLICY_API_KEY": "secret"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, said = await process.communicate()
+    return process.returncode or 0, json.loads(out) if out.strip() else None, said.decode()
+
+
+def kept(site: Site) -> dict[str, Trajectory]:
+    with open_store(DataDir(site.directory), create=True) as store:
+        return {run.id: run for run in store.trajectories()}
+
+
+async def test_each_run_of_a_command_works_in_a_copy_and_is_in_the_group_of_its_input(
+    site: Site, workspace: Path, tmp_path: Path
+) -> None:
+    seen = tmp_path / "listings"
+    seen.mkdir()
+    (workspace / ".arttrace").symlink_to(site.directory)
+    inputs = [{"task": "sort it"}, {"task": "fail", "level": 2}]
+    code, report, said = await rolled_out(
+        site, inputs, "-n", 2, "--workspace", workspace, "--", "./agent", "{task}", seen, cwd=workspace
+    )
+    assert code == 0, said
+    runs = kept(site)
+    assert sorted((run["outcome"], run["reward"]) for run in report["runs"]) == [
+        *[("complete", 0.5)] * 2,
+        *[("failed", 0.5)] * 2,
+    ]
+    assert {run["trajectory"] for run in report["runs"]} == set(runs)
+    by_group: dict[str, list[Trajectory]] = {}
+    for run in runs.values():
+        by_group.setdefault(str(run.group), []).append(run)
+    assert sorted(by_group) == ['agent {"level":2,"task":"fail"}', 'agent {"task":"sort it"}']
+    assert {len(group) for group in by_group.values()} == {2}
+    assert {(run.entry, len(run.calls), run.incomplete) for run in runs.values()} == {("agent", 1, "")}
+    assert {run.calls[0].call.messages[0].text for run in by_group['agent {"task":"sort it"}']} == {"sort it"}
+    assert {run.group: run.metadata["rollout_input"] for run in runs.values()} == dict(
+        zip(sorted(by_group), inputs[::-1], strict=True)
+    )
+    assert {run.error for run in runs.values()} == {None, "the program ended with exit code 3"}
+    listed = {listing.read_text() for listing in seen.iterdir()}
+    assert len(list(seen.iterdir())) == 4
+    assert listed == {"agent\nagent.py\nnotes.txt\nseen\nsrc\n"}, "each saw a copy without what others made"
+    assert not (workspace / "made").exists()
+    printed = (site.directory / "logs" / "rollouts.log").read_text()
+    assert printed.count("notes\n") == 4
+    assert "somebody was here" not in printed
+
+
+async def test_what_a_command_did_not_let_be_recorded_is_lost(site: Site, workspace: Path, tmp_path: Path) -> None:
+    inputs = [{"task": one} for one in ("silent", "end", "slow")]
+    code, report, said = await rolled_out(
+        site, inputs, "-n", 1, "--held-out", "--timeout", 20, "--workspace", workspace,
+        "--", "./agent", "{task}", tmp_path, cwd=workspace,
+    )  # fmt: skip
+    assert code == 1
+    reasons = {run["reason"]: run["outcome"] for run in report["runs"]}
+    assert reasons == {
+        "nothing of it was captured": "lost",
+        ENDED_ITSELF: "lost",
+        "it took longer than 20 s": "lost",
+    }, said
+    [ended] = [run for run in kept(site).values() if not run.incomplete]
+    assert ended.tags == ("held-out",), "though it had ended before that was said"
+
+
+async def test_a_program_in_python_is_captured_in_its_process(site: Site, workspace: Path) -> None:
+    code, report, said = await rolled_out(
+        site, [{"task": "hi", "level": 3}], "-n", 2, "--held-out", "--", sys.executable, "agent.py", "{task} {level}",
+        cwd=workspace,
+    )  # fmt: skip
+    assert code == 0, (said, (site.directory / "logs" / "rollouts.log").read_text())
+    runs = kept(site)
+    assert {run["trajectory"] for run in report["runs"]} == set(runs)
+    assert {run["reward"] for run in report["runs"]} == {0.25}
+    name = Path(sys.executable).name
+    assert {(run.group, run.tags) for run in runs.values()} == {(f'{name} {{"level":3,"task":"hi"}}', ("held-out",))}
+    assert {run.calls[0].call.messages[0].text for run in runs.values()} == {"hi 3"}
+    done = CliRunner().invoke(command, ["--dir", str(site.directory), "--held-out", "--dry-run"])
+    assert "2 x of a command, whose fields --input gives" in str(done.exception)
+
+
+def test_words_name_fields() -> None:
+    words = ("run", "{task}", "--level={level}", "{other}", '{"a": 1}', "${task}")
+    [one] = command_inputs(words, [{"task": "a b", "level": [1, {"x": None}]}])
+    assert one.command is not None
+    assert one.command.words == ("run", "a b", '--level=[1,{"x":null}]', "{other}", '{"a": 1}', "$a b")
+    with pytest.raises(RolloutError, match=r"input 2 has no field 'task'"):
+        command_inputs(words, [{"task": "a", "level": 1}, {"level": 1}])
+    with pytest.raises(
+        RolloutError, match=r"no field of the inputs stands in the command run(.|\n)*\{level\}, \{task\}"
+    ):
+        command_inputs(("run",), [{"task": "a"}, {"level": 1}])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--", "agent", "{task}"], "a command takes its inputs from --input"),
+        (["--input", "FILE", "--entry", "a:b", "--", "agent"], "neither --entry nor --route"),
+        (["--input", "FILE", "--workspace", "."], "--workspace needs a command"),
+        (["--input", "FILE"], "--input needs --entry, or a command"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(given: list[str], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"task": "a"}\n')
+    done = CliRunner().invoke(
+        command, ["--dir", str(tmp_path), *(str(file) if one == "FILE" else one for one in given)]
+    )
+    assert done.exit_code == 2
+    assert said in done.output
