@@ -1,6 +1,8 @@
 """Runs one tool-calling agent under another SDK's instrumentation and writes what it exports as OTLP/JSON.
 
-    python make.py KIND OUT.json      KIND: openinference, openllmetry, openai_v2, langfuse, arttrace
+    python make.py KIND OUT.json
+
+KIND is openinference, openinference_twice, openllmetry, openai_v2, langfuse or arttrace.
 
 Each file of this folder was made so, in an environment with the packages named at KIND below, against
 tests/support/chat_server.py. Ids and times differ from run to run.
@@ -76,6 +78,22 @@ def openinference(client):  # openinference-instrumentation-openai 0.1.66, opena
         return run_agent(client, tool)
 
     agent("what is x?")
+    return exporter.get_finished_spans()
+
+
+def openinference_twice(client):  # openinference-instrumentation-openai 0.1.66, -litellm 0.1.51, litellm 1.109.1
+    import litellm
+    from openinference.instrumentation.litellm import LiteLLMInstrumentor
+    from openinference.instrumentation.openai import OpenAIInstrumentor
+
+    made, exporter = provider()
+    OpenAIInstrumentor().instrument(tracer_provider=made)
+    LiteLLMInstrumentor().instrument(tracer_provider=made)
+    asked = {"model": "openai/gpt-4o", "api_base": str(client.base_url), "api_key": "x"}
+    messages = [{"role": "user", "content": "what is x?"}]
+    with made.get_tracer("agent").start_as_current_span("researcher"):
+        litellm.completion(**asked, messages=messages)
+        list(litellm.completion(**asked, messages=messages, stream=True))
     return exporter.get_finished_spans()
 
 

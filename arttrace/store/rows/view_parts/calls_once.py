@@ -22,6 +22,40 @@ _OF_CLIENTS = f"""SELECT c.trace_id, c.span_id, true AS inside, NULL::BIGINT AS 
             AND contains(u.{_OF_A_CLIENT} IS NOT TRUE"""  # noqa: S608
 """What Anthropic's client recorded of a call beside another SDK."""
 
+
+def _models(of: str) -> str:
+    names = ", ".join(of_document(name, of=of) for name in (semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL))
+    return f"list_transform([{names}], lambda name: regexp_replace(name, '.*/', '', 's'))"
+
+
+def _words(of: str) -> str:
+    parts = f"TRY_CAST(TRY_CAST({of_document(semconv.OUTPUT_MESSAGES, of=of)} AS JSON)->'$[0].parts' AS JSON[])"
+    said = f"list_filter({parts}, lambda part: part->>'type' = 'text')"
+    return f"coalesce(array_to_string(list_transform({said}, lambda part: part->>'content'), ''), '')"
+
+
+_NESTED = f"""(WITH pair AS MATERIALIZED (
+        SELECT DISTINCT a.trace_id, a.span_id AS above, b.span_id AS below
+        FROM span_records a JOIN span_records b ON b.trace_id = a.trace_id AND b.parent_span_id = a.span_id
+        WHERE a.operation IN {semconv.CALL_OPERATIONS} AND b.operation IN {semconv.CALL_OPERATIONS}
+            AND a.trajectory_id = a.trace_id AND b.trajectory_id = b.trace_id AND a.end_ns > 0 AND b.end_ns > 0
+            AND a.error IS NULL AND b.error IS NULL AND a.origin IS DISTINCT FROM b.origin)
+    SELECT trace_id, span_id, true, NULL FROM (
+            SELECT a.trace_id, a.span_id, b.span_id AS below, {_words("a.")} AS said, {_words("b.")} AS told,
+                list_has_any({_models("a.")}, {_models("b.")}) AS of_one_model,
+                a.input_tokens > 0 AND a.output_tokens > 0 AND b.input_tokens > 0 AND b.output_tokens > 0 AS counted,
+                a.input_tokens = b.input_tokens AND a.output_tokens = b.output_tokens AS as_many,
+                {of_document(semconv.OUTPUT_MESSAGES, of="b.")} IS NOT NULL AS answers,
+                coalesce({of_document(semconv.TRAJECTORY_ID, of="a.")},
+                    {of_document(semconv.TRAJECTORY_ID, of="b.")}) IS NOT NULL AS captured
+            FROM pair p JOIN span_records a ON a.trace_id = p.trace_id AND a.span_id = p.above
+            JOIN span_records b ON b.trace_id = p.trace_id AND b.span_id = p.below)
+        GROUP BY trace_id, span_id HAVING count(DISTINCT below) FILTER (answers) = 1 AND NOT bool_or(captured)
+            AND bool_and(of_one_model
+                AND (said = '' OR told = '' OR said = told) AND (counted AND NOT as_many) IS NOT TRUE
+                AND ((said <> '' AND said = told) OR (counted AND as_many) IS TRUE)) FILTER (answers))"""  # noqa: S608
+"""The outer one of two records of a call by different SDKs. Only of such pairs the documents are read."""
+
 _TYPE = of_document(semconv.LOGFIRE_SPAN_TYPE, of="c.")
 _PLACEHOLDERS = f"""SELECT c.trace_id, c.span_id, true, NULL FROM span_records c
         SEMI JOIN span_records o ON o.trace_id = c.trace_id AND o.span_id = c.parent_span_id
@@ -69,6 +103,8 @@ def _column(name: str) -> str:
 # Each column by its name: of `* REPLACE` DuckDB keeps no order, and a view's text would be another each time.
 CALLS_ONCE: Final = f"""(SELECT {", ".join(map(_column, SPANS.columns))} FROM span_records LEFT JOIN (
         SELECT trace_id AS in_trace, span_id AS in_span, bool_or(inside) AS inside, max(began) AS began
-        FROM ({_OF_CLIENTS} UNION ALL {_PLACEHOLDERS} UNION ALL SELECT * FROM {_STREAMS}) GROUP BY ALL
+        FROM ({_OF_CLIENTS} UNION ALL {_PLACEHOLDERS} UNION ALL SELECT * FROM {_NESTED}
+            UNION ALL SELECT * FROM {_STREAMS})
+        GROUP BY ALL
     ) ON in_trace = trace_id AND in_span = span_id)"""  # noqa: S608
 """`span_records` in which a second record of a call is none, and a call of two spans begins with the first."""
