@@ -97,10 +97,18 @@ def test_a_call_that_a_hook_records_beside_it_is_another(
     "answered",
     [
         {"gen_ai.response.id": "msg_1"},
+        {
+            "gen_ai.response.id": "chatcmpl-1",
+            "gen_ai.usage.input_tokens": 50,
+            "gen_ai.usage.output_tokens": 9,
+            "gen_ai.output.messages": json.dumps(
+                [{"role": "assistant", "parts": [{"type": "text", "content": "seen beside"}]}]
+            ),
+        },
         {"gen_ai.usage.input_tokens": 50, "gen_ai.usage.output_tokens": 9},
         {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "no"}]}])},
     ],
-    ids=["response id", "usage", "content"],
+    ids=["response id", "response id and usage", "usage", "content"],
 )
 def test_it_is_another_of_the_same_model_where_its_answer_is(
     answered: dict[str, Any], tracer: Tracer, client: openai.OpenAI, spans: Spans
@@ -126,8 +134,14 @@ def test_it_is_another_of_the_same_model_where_its_answer_is(
                 [{"role": "assistant", "parts": [{"type": "text", "content": "seen one"}]}]
             )
         },
+        {
+            "gen_ai.response.id": "chatcmpl-1",  # litellm's own, where the answer is Anthropic's
+            "gen_ai.output.messages": json.dumps(
+                [{"role": "assistant", "parts": [{"type": "text", "content": "seen one"}]}]
+            ),
+        },
     ],
-    ids=["model", "response id", "usage", "content"],
+    ids=["model", "response id", "usage", "content", "content under an id of its own"],
 )
 def test_a_span_of_the_very_call_is_left_out(
     current: bool, answered: dict[str, Any], tracer: Tracer, client: openai.OpenAI, spans: Spans

@@ -32,6 +32,11 @@ class Facts(NamedTuple):
             + bool(self.answer and other.answer and self.answer != other.answer)
         )
 
+    def is_renamed(self, other: Facts) -> bool:
+        """Whether the answers are the same and nothing else contradicts it, but for their ids."""
+        is_said = bool(self.answer) and self.answer == other.answer and bool(self.response_id and other.response_id)
+        return is_said and self.contradictions(other) == 1
+
     def agreements(self, other: Facts) -> int:
         """In how many ways they are the same; a response id outweighs the rest."""
         return (
