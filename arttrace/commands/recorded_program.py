@@ -84,10 +84,10 @@ class PolicyGateway:
         return NoGateway(what, "Name where `arttrace serve` runs.", answers=True)
 
 
-def policy_gateway(model: str, base_url: str) -> PolicyGateway:
+def policy_gateway(model: str, base_url: str, environment: Mapping[str, str] = os.environ) -> PolicyGateway:
     """The gateway at a base URL; its key is $ARTTRACE_POLICY_API_KEY."""
     server = base_url.rstrip("/").removesuffix("/v1")
-    return PolicyGateway(model, server, os.environ.get("ARTTRACE_POLICY_API_KEY") or None)
+    return PolicyGateway(model, server, environment.get("ARTTRACE_POLICY_API_KEY") or None)
 
 
 def run_recorded(

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
+from arttrace.commands.recorded_program import policy_gateway
 from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say, with_reading_progress
@@ -187,7 +188,7 @@ def command(
         click.echo(f"left out: {quantity(count, 'recorded run')} ({reason})", err=True)
     with TemporaryDirectory(prefix="arttrace-", ignore_cleanup_errors=True) as copies:
         if program:
-            starter, where = _starter(data, environment["ARTTRACE_ROUTE"])
+            starter, where = _starter(data, environment)
             plan, environment = with_start(plan, starter, copies), environment | where
         jobs = [(one, one.job(secrets.token_hex(16))) for one in plan.scenarios for _ in range(runs)]
         report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
@@ -292,10 +293,14 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
     return environment if key is None else {**environment, "ARTTRACE_POLICY_API_KEY": key}
 
 
-def _starter(data: DataDir, route: str) -> tuple[list[str], dict[str, str]]:
-    """The words that start a command under the policy of a route, and what they find in the environment."""
-    found = re.fullmatch(r"\*=(.+?)@(https?://.+)", route, re.IGNORECASE)
+def _starter(data: DataDir, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The words that start a command under the policy to which the environment leads, and what is added to that. Raises
+    RolloutError where nobody answers there."""
+    found = re.fullmatch(r"\*=(.+?)@(https?://.+)", environment["ARTTRACE_ROUTE"], re.IGNORECASE)
     assert found is not None
+    gateway = policy_gateway(found[1], found[2], environment)
+    if (problem := gateway.problem()) is not None and not problem.answers:
+        raise RolloutError(f"no policy answers at {gateway.host}: {problem.cause}", problem.remedy)
     start = [sys.executable, "-c", "from arttrace.commands import main; main()", "run"]
     where = ["--dir", str(data.root.absolute()), "--policy", found[1], "--"]
     return [*start, *where], {"ARTTRACE_POLICY_URL": found[2]}

@@ -87,7 +87,7 @@ async def rolled_out(site: Site, inputs: list[dict[str, Any]], *options: object,
     ]
     process = await asyncio.create_subprocess_exec(
         *program, *map(str, given), *map(str, options),
-        cwd=cwd, env={**os.environ, "ARTTRACE_POLICY_API_KEY": "secret"},
+        cwd=cwd, env={**os.environ, "ARTTRACE_API_KEY": "secret"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, said = await process.communicate()
@@ -167,6 +167,15 @@ async def test_a_program_in_python_is_captured_in_its_process(site: Site, worksp
     assert {run.calls[0].call.messages[0].text for run in runs.values()} == {"hi 3"}
     done = CliRunner().invoke(command, ["--dir", str(site.directory), "--held-out", "--dry-run"])
     assert "2 x of a command, whose fields --input gives" in str(done.exception)
+
+
+def test_a_policy_that_nobody_serves_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"task": "a"}\n')
+    given = ["--dir", str(tmp_path), "--input", str(tmp_path / "tasks.jsonl"), "--policy", "http://127.0.0.1:9/v1"]
+    done = CliRunner().invoke(command, [*given, "--", "agent", "{task}"])
+    assert "no policy answers at 127.0.0.1:9: " in str(done.exception)
+    assert "Start `arttrace serve`" in str(done.exception)
+    assert not (tmp_path / "logs").exists()
 
 
 def test_words_name_fields() -> None:
