@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from arttrace.capture.api import no_capture
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.evaluation.ruler import ruler_score_group
-from arttrace.loop.gather import TrajectoryGroup, gather_trajectories, gather_trajectory_groups
+from arttrace.loop.gather import gather_trajectories, gather_trajectory_groups
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.gathering.limits import limit_concurrency, retry
 from arttrace.loop.groups.batches import DatasetBatch, iterate_dataset, trajectory_group_batches
 from arttrace.loop.groups.captured import current_trajectory, trajectory, trajectory_group
-from arttrace.loop.model import Model, TrainableModel, TrainConfig
-from arttrace.loop.processes.trainer_process import TrainedStep
+from arttrace.loop.model import Model, TrainableModel
+from arttrace.loop.processes.art_names import TrainConfig
+from arttrace.loop.processes.trainer_process import TrainedStep, TrainedSteps
 from arttrace.loop.remote.backend import ServerBackend
 from arttrace.loop.remote.clients import AsyncClient, Client
 from arttrace.loop.remote.runner import ArtClient
@@ -37,6 +39,7 @@ __all__ = [
     "TrainConfig",
     "TrainableModel",
     "TrainedStep",
+    "TrainedSteps",
     "Trajectory",
     "TrajectoryGroup",
     "current_trajectory",
@@ -54,17 +57,31 @@ __all__ = [
 ]
 
 _IN_ART = {
+    "Backend": "LocalBackend, ServerBackend or SkyPilotBackend; a class of your own has their methods",
+    "LocalTrainResult": "TrainedSteps, what backend.train(...) returns",
+    "MegatronBackend": "LocalBackend, from arttrace.loop",
     "ServerlessBackend": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
+    "ServerlessTrainResult": "TrainedSteps, what backend.train(...) returns",
+    "TinkerBackend": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
+    "TrainResult": "TrainedSteps, what backend.train(...) returns",
     "TrainSFTConfig": "options of `arttrace train --method sft`",
     "auto_trajectory": "@arttrace.trajectory on the rollout",
+    "backend": "LocalBackend, from arttrace.loop",
+    "batches": "trajectory_group_batches, from arttrace.loop",
     "capture_auto_trajectory": "@arttrace.trajectory on the rollout",
     "capture_yielded_trajectory": "@arttrace.trajectory on the rollout",
+    "costs": "the tokens of each call, which `arttrace stats` sums up",
     "dev": "options of `arttrace serve`, and of model.train(groups, learning_rate=...)",
     "langgraph": "nothing: a graph's calls are captured as they are",
     "local": "LocalBackend, from arttrace.loop",
     "mcp": "arttrace.mcp",
+    "metrics": "model.log(groups, metrics={...}), and metrics of a trajectory or group",
+    "pipeline_trainer": "`arttrace train --daemon`, which trains as runs become ready",
+    "preprocessing": "nothing: `arttrace show ID --tokens` prints what is trained on",
     "rewards": "from arttrace.rewards import ruler, ruler_score_group",
+    "serverless": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
     "skypilot": "SkyPilotBackend, from arttrace.loop",
+    "tinker": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
     "trajectories": "Trajectory and TrajectoryGroup, from arttrace.loop",
     "types": "Messages, MessagesAndChoices, Tools and TrainConfig, from arttrace.loop",
     "utils": "retry, limit_concurrency, iterate_dataset, from arttrace.loop; append litellm's choices as they are",

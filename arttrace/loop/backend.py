@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,15 @@ import msgspec
 from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
-from arttrace.loop.evaluation.left_out import require_whole, with_left_out
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.evaluation.left_out import require_whole, whole_runs, why_left_out, with_left_out
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.model import TrainableModel, api_key
+from arttrace.loop.processes.art_names import either, own_settings
 from arttrace.loop.processes.child import WATCH_STARTER, Child
-from arttrace.loop.processes.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedStep, TrainerProcess
-from arttrace.loop.recorded.directories import captured_runs, copy_runs, why_missing
+from arttrace.loop.processes.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedSteps, TrainerProcess
+from arttrace.loop.recorded.directories import captured_runs, copy_runs
 from arttrace.loop.recorded.scores import append_scores
-from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
-from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.users_text import first_line
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
@@ -175,9 +173,10 @@ class LocalBackend:
         model: TrainableModel,
         groups: Sequence[TrajectoryGroup] | None = None,
         *,
+        trajectory_groups: Sequence[TrajectoryGroup] | None = None,
         steps: int = 1,
         **settings: Any,
-    ) -> list[TrainedStep]:
+    ) -> TrainedSteps:
         """Train one step on exactly these gathered groups; without groups, on every scored group that the policy has
         not been trained on, in at most `steps` steps.
 
@@ -188,19 +187,22 @@ class LocalBackend:
         Args:
             model: The model to train.
             groups: Gathered groups, with the rewards that their runs have by now.
+            trajectory_groups: The same, by the name that ART's programs use.
             steps: The largest number of steps, where no groups are passed.
             settings: The options of `arttrace train` by their names: `learning_rate=1e-4`, `loss="dapo"`,
-                `advantages="std"`, `method="dpo"`.
+                `advantages="std"`, `method="dpo"`; or by ART's: `loss_fn="ppo"`, `normalize_advantages=True`.
 
         Returns:
-            A TrainedStep per step, whose version is served when this returns; an empty list if all rewards within each
-            group are equal. Its `left_out` counts the incomplete runs, which are left out with a warning.
+            A list with a TrainedStep per step, whose version is served when this returns; empty if all rewards within
+            each group are equal. Its `left_out` counts the incomplete runs, which are left out with a warning.
 
         Raises:
-            TrainingError: No run is complete, the step failed, a run was trained on already, the trainer died, or the
-                backend was closed.
+            TrainingError: No run is complete, the step failed, a run was trained on already, the trainer died, the
+                backend was closed, or a setting of ART has no counterpart.
             ServingError: The server that the backend started died.
         """
+        settings = own_settings(settings)
+        groups = either(groups, trajectory_groups, "groups and trajectory_groups")
         groups = None if groups is None else gathered_groups(groups, "train")
         if any(not one.captured for group in groups or () for one in group.ready_made):
             raise TrainingError(
@@ -211,9 +213,8 @@ class LocalBackend:
         await record_rewards(groups or ())
         await asyncio.to_thread(self._bring, groups or ())
         here = await asyncio.to_thread(captured_runs, [one for group in groups or () for one in group.ready_made])
-        ordered = None if groups is None else [_whole(one, here) for one in groups]
-        reasons = [why for group in groups or () for why in (*group.incomplete.values(), *_missing(group, here))]
-        left_out = Counter(f"incomplete: {why}" for why in reasons)
+        ordered = None if groups is None else [whole_runs(one, here) for one in groups]
+        left_out = why_left_out(groups or (), here)
         require_whole(left_out, [len(one.trajectories) for one in ordered or ()])
         trainer = self._trainer(model)
         await self._require_server()
@@ -222,7 +223,7 @@ class LocalBackend:
         except TrainingError as error:
             await self._require_server(error)
             raise
-        return with_left_out(made, left_out)
+        return TrainedSteps(with_left_out(made, left_out), model.get_step)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         """Send numbers of a step to trackers, as `TrainableModel.log` does.
@@ -374,17 +375,6 @@ class LocalBackend:
         output = self._server.last_lines()
         self._server = None
         raise ServingError(f"`arttrace serve` ended ({how_ended(code)}): {output}")
-
-
-def _whole(group: TrajectoryGroup, here: Mapping[str, Trajectory]) -> Group:
-    """The runs of a group that are whole."""
-    runs = (*group.captured, *(here[one.id] for one in group.ready_made if one.id in here))
-    return Group(group.key, tuple(run for run in runs if not run.incomplete))
-
-
-def _missing(group: TrajectoryGroup, here: Mapping[str, Trajectory]) -> list[str]:
-    """Why ready-made trajectories of a group are left out."""
-    return [why for one in group.ready_made if (why := why_missing(one, here))]
 
 
 def _serves(served: _Served, model: TrainableModel) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,205 +19,17 @@ from arttrace.capture.context.flow import current_flow, set_flow
 from arttrace.capture.context.generators import is_driven
 from arttrace.capture.context.run import RunOverrides
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.gathering.members import close_rollout, group_list, opened, require_member, require_own
-from arttrace.loop.gathering.outcome import in_words, require_outcome, tell_of_two_rewards, warn_of_what_is_missing
+from arttrace.loop.gathering.group import TrajectoryGroup
+from arttrace.loop.gathering.members import group_list, opened, require_own
+from arttrace.loop.gathering.outcome import require_outcome, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
-from arttrace.loop.recorded.directories import by_directory, captured_runs, directories_of
-from arttrace.loop.recorded.scores import append_scores
+from arttrace.loop.recorded.directories import by_directory
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
-from arttrace.loop.trajectory import conversation_record, record_id
-from arttrace.records.group import Group, new_key
-from arttrace.records.reward import Judgement, Reward
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards import to_store, trajectory_reward
-from arttrace.store import AnyStore, open_store
+from arttrace.store import open_store
 from arttrace.system.errors import ArttraceError
-from arttrace.system.paths import DataDir
 
 _log = logging.getLogger("arttrace.loop")
-
-
-class TrajectoryGroup:
-    """Rollouts of one scenario and, once gathered, their results.
-
-    Args:
-        rollouts: Awaitables: calls of coroutine functions, decorated with `@trajectory` or not, not started yet (no
-            tasks). Or trajectories that exist already, such as `response.trajectory` of `AsyncClient`, and exceptions
-            in the place of those that failed.
-        key: The group's name, in place of a group or scenario that the decorator sets. By default a new name, so that
-            the members are compared with each other and with no earlier run.
-
-    After gathering: `results` are what the rollouts returned, in order (None for one that raised), `exceptions` what
-    they raised, and `captured` the recorded runs, in order of start; a rollout that raised is among them, with its
-    error as its outcome. `uncaptured` counts rollouts that left no trajectory. `built` are the
-    `arttrace.loop.Trajectory` objects that rollouts returned; their rewards are those of their runs. `trajectories`,
-    which iteration and `len` use, are `built`, or `captured` if no rollout returned such an object; before gathering
-    `len` counts the rollouts.
-    """
-
-    def __init__(
-        self, rollouts: Iterable[Awaitable[Any] | BuiltTrajectory | Exception], *, key: str | None = None
-    ) -> None:
-        members = list(rollouts)
-        for member in members:
-            require_member(member)
-        self.ready_made = [one for one in members if isinstance(one, BuiltTrajectory)]
-        self.exceptions: list[Exception] = [one for one in members if isinstance(one, Exception)]
-        self._failed_before = len(self.exceptions)
-        self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
-        self._given = len(self._rollouts)
-        self._recorded: dict[str, float | None] = {}
-        self._directories: dict[str, DataDir] = {}
-        self._was_gathered = False
-        self.key = key or new_key()
-        self.results: list[Any] = []
-        self.captured: tuple[Trajectory, ...] = ()
-        self.uncaptured = 0
-
-    @classmethod
-    def stored(cls, key: str) -> TrajectoryGroup:
-        """The runs of a group that was gathered before, by this process or another.
-
-        Args:
-            key: The group's name, as passed when it was gathered.
-
-        Raises:
-            StoreError: The store cannot be opened or asked.
-        """
-        group = cls((), key=key)
-        flush()
-        data = recorder().settings.data
-        with open_store(data, create=True) as store:
-            group.captured = tuple(store.trajectories(group=key))
-        group._directories = {run.id: data for run in group.captured}
-        return group
-
-    def __len__(self) -> int:
-        return len(self.trajectories) if self.results or not self._given else self.size
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.trajectories)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.trajectories[index]
-
-    def __repr__(self) -> str:
-        rewards = [one.reward if isinstance(one, BuiltTrajectory) else trajectory_reward(one) for one in self]
-        return in_words(self.key, self.to_gather, rewards, len(self.exceptions))
-
-    @property
-    def to_gather(self) -> int:
-        """The number of rollouts that have not been run."""
-        return 0 if self._was_gathered else self._given
-
-    @property
-    def size(self) -> int:
-        """The number of rollouts, and of trajectories and exceptions that existed already."""
-        return self._given + len(self.ready_made) + self._failed_before
-
-    @property
-    def trajectories(self) -> Sequence[Any]:
-        """`built`, or `captured` where there is none of them."""
-        return self.built or self.captured
-
-    @property
-    def built(self) -> list[BuiltTrajectory]:
-        """The `Trajectory` objects that rollouts returned, and trajectories that existed already."""
-        return [*(result for result in self.results if isinstance(result, BuiltTrajectory)), *self.ready_made]
-
-    @property
-    def incomplete(self) -> dict[str, str]:
-        """The incomplete runs among `captured`: the reason by id. They are neither judged nor trained on."""
-        return {one.id: one.incomplete for one in self.captured if one.incomplete}
-
-    @property
-    def group(self) -> Group:
-        """The complete runs as judges take them: of ready-made ones what they say, else what was captured of them."""
-        read = captured_runs(one for one in self.ready_made if not one.messages_and_choices)
-        whole = (one for one in (*self.captured, *read.values()) if not one.incomplete)
-        return Group(self.key, (*whole, *(conversation_record(one) for one in self.ready_made if one.id not in read)))
-
-    def record_rewards(self) -> None:
-        """Store the rewards of `built` that are new or have changed; `gather` and `train` call it.
-
-        Raises:
-            ArttraceError: A reward is not a finite number.
-            StoreError: The store cannot be written.
-        """
-        for data, rewards in self._new_rewards().items():
-            with open_store(data, create=True) as store:
-                self._append(store, rewards)
-                self._read_again(store)
-
-    @property
-    def directories(self) -> dict[str, DataDir]:
-        """The data directory in which each run of this process was recorded, by the run's id."""
-        return directories_of(self.ready_made) | {run.id: self._directories[run.id] for run in self.captured}
-
-    def _new_rewards(self) -> dict[DataDir, list[Reward]]:
-        """By the directory to store them in."""
-        own = [one for one in self.built if self._recorded.get(one.id) != one.reward]
-        found: dict[DataDir, list[Reward]] = {}
-        for one in own:
-            if one.recorded_in and (reward := one.record()) is not None:
-                found.setdefault(one.recorded_in, []).append(reward)
-        return found
-
-    def _append(self, store: AnyStore, rewards: list[Reward]) -> None:
-        append_scores(store, rewards)
-        self._recorded |= {reward.trajectory_id: reward.value for reward in rewards}
-
-    def take(self, judgement: Judgement) -> None:
-        """Store a judgement of this group. Its scores are the rewards of trajectories that were not captured here, and
-        of those in `built` that have none.
-
-        Args:
-            judgement: What `ruler_score_group` returned for `group`.
-
-        Raises:
-            StoreError: The store cannot be written.
-        """
-        captured = [one for one in self.built if one.captured]
-        tell_of_two_rewards(sum(one.reward is not None for one in captured), len(captured))
-        for one in self.built:
-            if not one.captured:
-                one.reward = judgement.scores[record_id(one)]
-            elif one.reward is None and (score := judgement.scores.get(one.id)) is not None:
-                one.reward = self._recorded[one.id] = score  # the judge's record has it
-        for data in by_directory(self.directories):
-            with open_store(data, create=True) as store:
-                append_scores(store, to_store(judgement))
-                self._read_again(store)
-
-    def _read_again(self, store: AnyStore) -> None:
-        found = {one.id: one for one in store.trajectories(ids=[one.id for one in self.captured])}
-        self.captured = tuple(found.get(one.id, one) for one in self.captured)
-
-    def close(self) -> None:
-        """Drop the rollouts that did not begin."""
-        for rollout in self._rollouts:
-            close_rollout(rollout)
-
-    async def _run(self, slots: asyncio.Semaphore, progress: GatherProgress) -> list[str]:
-        """Run all rollouts; returns the ids their trajectories were given."""
-        ids = [secrets.token_hex(16) for _ in self._rollouts]
-        running = [
-            asyncio.ensure_future(_run_one(rollout, id, self, slots, progress))
-            for rollout, id in zip(self._rollouts, ids, strict=True)
-        ]
-        outcomes: Sequence[Any] = ()
-        try:
-            outcomes = await asyncio.gather(*running)
-        except BaseException:  # gather leaves the others running
-            for each in running:
-                each.cancel()
-            outcomes = await asyncio.gather(*running, return_exceptions=True)
-            self.close()
-            raise
-        finally:
-            self.exceptions += (outcome for outcome in outcomes if isinstance(outcome, Exception))
-            self.results = [None if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
-        return ids
 
 
 async def gather_trajectories(
@@ -318,7 +130,7 @@ async def gathered_group(
 ) -> list[TrajectoryGroup]:
     """The group, its rollouts run and read back, or what `after_each` makes of it."""
     try:
-        ids = await group._run(slots, progress)
+        ids = await _run(group, slots, progress)
     except BaseException:  # Ctrl-C, or too many raised: what rollouts returned before that was paid for
         try:
             await asyncio.to_thread(group.record_rewards)
@@ -338,12 +150,35 @@ async def gathered_group(
     return found
 
 
+async def _run(group: TrajectoryGroup, slots: asyncio.Semaphore, progress: GatherProgress) -> list[str]:
+    """Run all rollouts; returns the ids their trajectories were given."""
+    ids = [secrets.token_hex(16) for _ in group._rollouts]
+    running = [
+        asyncio.ensure_future(_run_one(rollout, id, group, slots, progress))
+        for rollout, id in zip(group._rollouts, ids, strict=True)
+    ]
+    outcomes: Sequence[Any] = ()
+    try:
+        outcomes = await asyncio.gather(*running)
+    except BaseException:  # gather leaves the others running
+        for each in running:
+            each.cancel()
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        group.close()
+        raise
+    finally:
+        group.exceptions += (outcome for outcome in outcomes if isinstance(outcome, Exception))
+        group.results = [None if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+    return ids
+
+
 async def _run_one(
     rollout: Awaitable[Any], id: str, group: TrajectoryGroup, slots: asyncio.Semaphore, progress: GatherProgress
 ) -> Any:
     async with slots:
         # This is a task with a context of its own: what is set here reaches the rollout and nothing else.
-        set_flow(replace(current_flow(), scope=None, overrides=RunOverrides(trajectory_id=id, group=group.key)))
+        overrides = RunOverrides(trajectory_id=id, group=group.key, metadata=group.metadata)
+        set_flow(replace(current_flow(), scope=None, overrides=overrides))
         group._directories[id] = data = recorder().settings.data
         try:
             result = await (rollout if is_driven(rollout) else opened(rollout))

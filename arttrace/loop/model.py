@@ -6,21 +6,19 @@ import asyncio
 import functools
 import os
 import ssl
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import httpx
 
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
-from arttrace.loop.evaluation.numbers import logged_runs, mean_numbers
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.evaluation.numbers import Run, numbers_of
+from arttrace.loop.gathering.group import TrajectoryGroup
+from arttrace.loop.processes.art_names import TrainConfig, either, said_of_attribute, settings_of
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
-from arttrace.loop.trajectory import Trajectory
-from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.system.addresses import needs_certificates, why_never_asked
-from arttrace.system.errors import ArttraceError, ServingError, TrainingError
+from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
 from arttrace.wire.content.secrets import NO_KEY
@@ -33,6 +31,9 @@ else:  # no default before Python 3.13; none is needed where a class is subscrip
     from typing import TypeVar
 
     Config = TypeVar("Config")
+
+BEST_BY = "train/reward"
+"""What `delete_checkpoints` ranks versions by, as ART names it."""
 
 
 def api_key() -> str:
@@ -54,36 +55,6 @@ class Backend(Protocol):
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None: ...
 
     async def delete_checkpoints(self, model: TrainableModel, keep_best: int = 1, keep_latest: int = 1) -> None: ...
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """Settings of a step, by the names that ART's programs use; None leaves the default of `arttrace train`.
-
-    Args:
-        learning_rate: AdamW's learning rate.
-        beta: The weight of the KL divergence from the reference model (`kl_weight` of `arttrace train`).
-    """
-
-    learning_rate: float | None = None
-    beta: float | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The options of `arttrace train` by their names."""
-        named = {"learning_rate": self.learning_rate, "kl_weight": self.beta}
-        return {name: value for name, value in named.items() if value is not None}
-
-
-def settings_of(config: TrainConfig | None) -> dict[str, Any]:
-    """The options of `arttrace train` that a config sets. Raises ArttraceError where it is something else."""
-    if config is None:
-        return {}
-    if not isinstance(config, TrainConfig):
-        raise ArttraceError(
-            f"a {type(config).__name__} is no TrainConfig",
-            "Pass config=TrainConfig(learning_rate=1e-5), or the options themselves: learning_rate=1e-5.",
-        )
-    return config.settings()
 
 
 class Model(Generic[Config]):
@@ -126,9 +97,31 @@ class Model(Generic[Config]):
         """The `model` of a request."""
         return self.inference_model_name or self.name
 
-    def get_inference_name(self) -> str:
-        """`inference_name`, as ART's programs ask for it."""
-        return self.inference_name
+    def get_inference_name(self, step: int | None = None) -> str:
+        """`inference_name`, as ART's programs ask for it.
+
+        Args:
+            step: The step whose version is meant; by default the newest. 0 is the base model.
+        """
+        return self.inference_name if step is None else f"{self.inference_model_name or self.name}@{step}"
+
+    def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
+        """Arguments of litellm's `acompletion` that call it, as ART's programs ask for them.
+
+        Args:
+            step: The step whose version is meant; by default the newest.
+        """
+        named = self.get_inference_name(step)
+        return {
+            "model": f"hosted_vllm/{named}" if self.trainable else named,
+            "base_url": self.inference_base_url,
+            "api_key": self.inference_api_key,
+            "temperature": 1,
+        }
+
+    def get_step(self) -> ServedStep:
+        """0: nothing trains it. It need not be awaited, but may be."""
+        return ServedStep(0)
 
     def openai_client(self) -> Any:
         """An `openai.AsyncOpenAI` that calls it; use it with `model=model.inference_name`."""
@@ -143,28 +136,41 @@ class Model(Generic[Config]):
         self.backend = backend
 
     async def log(
-        self, groups: Iterable[TrajectoryGroup | Trajectory | Recorded], split: str = "val", step: int | None = None
+        self,
+        groups: Iterable[Run] | None = None,
+        split: str = "val",
+        step: int | None = None,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        trajectories: Iterable[Run] | None = None,
     ) -> dict[str, float]:
-        """Log the rewards and metrics of runs that are not trained on, such as those of a validation set.
+        """Log the rewards and metrics of runs, such as those of a validation set, or numbers of the program's own.
 
         Args:
-            groups: Gathered groups, trajectories that rollouts returned, or captured runs.
+            groups: Gathered groups, trajectories that rollouts returned, or captured runs; not needed beside metrics.
             split: The name of the set, such as "val": the prefix of the numbers' names.
             step: The step to which they are compared; 0 where it is None.
+            metrics: Further numbers by name, such as those of a trained step. A name with a slash in it stays as it is,
+                and one that a mean has stands in its place.
+            trajectories: The same as `groups`, by the name that ART's programs use.
 
         Returns:
-            The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory.
+            The numbers by name, the mean "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data
+            directory.
 
         Raises:
             ServingError: The model is not registered.
-            ArttraceError: A reward is not a finite number, or there are no runs.
+            ArttraceError: A number is not finite, or there are neither runs nor metrics.
         """
         data = self._require_registered().data
-        members = logged_runs(groups)
-        await record_rewards([one for one in members if isinstance(one, TrajectoryGroup)])
-        means = mean_numbers(members, split)
-        await asyncio.to_thread(add_evaluation, data, self.name, step or 0, means)
-        return means
+        numbers = await numbers_of(either(groups, trajectories, "groups and trajectories"), metrics, split)
+        await asyncio.to_thread(add_evaluation, data, self.name, step or 0, numbers)
+        return numbers
+
+    if not TYPE_CHECKING:  # to a type checker a name that is not here is an error
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(said_of_attribute(type(self).__name__, name), name=name, obj=self)
 
     def _require_registered(self) -> Backend:
         if self.backend is None:
@@ -259,50 +265,64 @@ class TrainableModel(Model[Config]):
 
     async def log(
         self,
-        groups: Iterable[TrajectoryGroup | Trajectory | Recorded],
+        groups: Iterable[Run] | None = None,
         split: str = "val",
         step: int | None = None,
         *,
+        metrics: Mapping[str, float] | None = None,
+        trajectories: Iterable[Run] | None = None,
         report_to: str | Sequence[str] = (),
     ) -> dict[str, float]:
-        """Log the rewards and metrics of runs that are not trained on, such as those of a validation set.
+        """Log the rewards and metrics of runs, such as those of a validation set, or numbers of the program's own.
 
         Args:
-            groups: Gathered groups, trajectories that rollouts returned, or captured runs.
+            groups: Gathered groups, trajectories that rollouts returned, or captured runs; not needed beside metrics.
             split: The name of the set, such as "val": the prefix of the numbers' names.
             step: The step whose version sampled them; by default the one served now.
+            metrics: Further numbers by name, such as those of a trained step. A name with a slash in it stays as it is,
+                and one that a mean has stands in its place.
+            trajectories: The same as `groups`, by the name that ART's programs use.
             report_to: Trackers to send them to, by the names that `train` uses ("wandb,tensorboard"), in the run to
                 which the trainer reports the steps.
 
         Returns:
-            The means by name, "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data directory;
-            `arttrace policies` and the viewer show them beside the version.
+            The numbers by name, the mean "val/reward" among them, as they are appended to `logs/NAME.jsonl` in the data
+            directory; `arttrace policies` and the viewer show them beside the version, but for those of "train", which
+            the version has itself.
 
         Raises:
             ServingError: The model is not registered, or its step is not known.
             TrainingError: There is no such tracker, or its package is missing.
-            ArttraceError: A reward is not a finite number, or there are no runs.
+            ArttraceError: A number is not finite, or there are neither runs nor metrics.
         """
         backend = self._require_registered()
         step = int(await asyncio.to_thread(self.get_step) if step is None else step)
-        means = await super().log(groups, split, step)
+        numbers = await super().log(groups, split, step, metrics=metrics, trajectories=trajectories)
         trackers = report_to.split(",") if isinstance(report_to, str) else report_to
         if trackers:
-            await backend.log(self, LoggedNumbers(step, means), [one.strip() for one in trackers])
-        return means
+            await backend.log(self, LoggedNumbers(step, numbers), [one.strip() for one in trackers])
+        return numbers
 
-    async def delete_checkpoints(self, keep_best: int = 1, keep_latest: int = 1) -> None:
+    async def delete_checkpoints(
+        self, keep_best: int = 1, keep_latest: int = 1, *, best_checkpoint_metric: str = BEST_BY
+    ) -> None:
         """Remove the weights of old versions. The record of what they were trained on is kept.
 
         Args:
             keep_best: The number of versions to keep with the highest reward.
             keep_latest: The number of newest versions to keep, at least two. Versions that are served, rolled back to
                 or forked from are kept too.
+            best_checkpoint_metric: What the best is the best by: the reward of the runs that it sampled, no other.
 
         Raises:
             ServingError: The model is not registered, or its versions are on a server.
-            TrainingError: The versions cannot be removed.
+            TrainingError: The versions cannot be removed, or the best by another number is asked for.
         """
+        if best_checkpoint_metric != BEST_BY:
+            raise TrainingError(
+                f"versions are not ranked by {best_checkpoint_metric}: keep_best goes by {BEST_BY}",
+                "Leave best_checkpoint_metric out, or keep more of the newest: keep_latest=10.",
+            )
         await self._require_registered().delete_checkpoints(self, keep_best, keep_latest)
 
     def get_step(self) -> ServedStep:

@@ -197,7 +197,7 @@ class Trajectory(History):
         if self.reward is None:
             return None
         remedy = "Give it a number, or leave it None and let a judge score the group."
-        return _finite(self.reward, f"the reward of {self._called}", remedy)
+        return finite(self.reward, f"the reward of {self._called}", remedy)
 
     def finite_numbers(self) -> dict[str, float]:
         """The reward, where there is one, as `reward`, and the metrics by name.
@@ -216,7 +216,7 @@ class Trajectory(History):
         """
         remedy = "Give it a number, or leave it out; what is no number belongs in metadata."
         return {
-            str(name): _finite(number, f"the metric {name!r} of {self._called}", remedy)
+            str(name): finite(number, f"the metric {name!r} of {self._called}", remedy)
             for name, number in self.metrics.items()
         }
 
@@ -268,8 +268,17 @@ def record_id(one: Trajectory) -> str:
     return one.id or f"unnamed-{id(one):x}"
 
 
-def _finite(number: Any, what: str, remedy: str) -> float:
-    """The number as a float. Text that reads like one is none: whoever meant a number would not see it change."""
+def finite(number: Any, what: str, remedy: str) -> float:
+    """The number as a float. Text that reads like one is none: whoever meant a number would not see it change.
+
+    Args:
+        number: The number.
+        what: What it is of, for the error.
+        remedy: What to do about it.
+
+    Raises:
+        ArttraceError: It is not a finite number.
+    """
     try:
         value = math.nan if isinstance(number, str | bytes | bytearray) else float(number)
     except (TypeError, ValueError, OverflowError):

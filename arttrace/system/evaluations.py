@@ -19,6 +19,7 @@ from arttrace.system.private_files import make_directory
 
 _MOST_BYTES = 16 << 20
 _NO_NUMBERS = ("step", "time")
+_TRAINED_ON = "train/"
 
 
 def evaluations_file(data: DataDir, policy: str) -> Path:
@@ -38,8 +39,9 @@ def add_evaluation(data: DataDir, policy: str, step: int, numbers: Mapping[str, 
 
 
 def read_evaluations(data: DataDir, policy: str) -> dict[int, dict[str, float]]:
-    """The numbers of each step by their names, without the number of runs; if a number was logged again, the last. Of a
-    file of more than 16 MiB only the end is read; damaged lines are skipped."""
+    """The numbers of each step by their names, without the number of runs; if a number was logged again, the last.
+    Those of what a version was trained on ("train/...") are no evaluation, and the version has them. Of a file of more
+    than 16 MiB only the end is read; damaged lines are skipped."""
     found: dict[int, dict[str, float]] = {}
     if Path(policy).name != policy:
         return found
@@ -59,7 +61,7 @@ def read_evaluations(data: DataDir, policy: str) -> dict[int, dict[str, float]]:
 
 
 def _is_number(name: str, value: object) -> bool:
-    is_count = name in _NO_NUMBERS or name.endswith("/runs")
-    if is_count or isinstance(value, bool) or not isinstance(value, int | float):
+    is_none = name in _NO_NUMBERS or name.endswith("/runs") or name.startswith(_TRAINED_ON)
+    if is_none or isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max  # false for NaN, and for integers that no float holds

@@ -37,6 +37,7 @@ from arttrace.loop import (
 )
 from arttrace.records.policy import PolicyStep
 from arttrace.store import open_store
+from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
@@ -117,9 +118,11 @@ def capturing(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_backend_client_and_steps_as_the_documentation_prints_them(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, judge_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the same backend trains on decorated runs and on blocks, each step on what the one before samples."""
+    """Then the same trainer trains on decorated runs and on blocks, each step on what the one before samples, and once
+    more by the newest recipe."""
+    prefers_odd_runs(judge_server, monkeypatch)
     monkeypatch.setenv("ARTTRACE_DIR", str(server.data.root))
     arttrace.init()
     before = server.step()
@@ -130,7 +133,28 @@ async def test_backend_client_and_steps_as_the_documentation_prints_them(
     assert (last.step, last.metrics["trajectories"]) == (before + 2, 8)
     assert last.metrics["tokens_trained"] > 0
     await _steps_on_decorated_runs_and_on_blocks(ran["backend"], ran["model"], before + 2)
+    await _a_step_by_the_newest_recipe(server, before + 4)
     await ran["backend"].close()
+
+
+async def _a_step_by_the_newest_recipe(server: Server, before: int) -> None:
+    ran = await run_program("backend_train", server.site)
+    result, groups = ran["train_result"], [*ran["train_groups"], *ran["val_groups"]]
+    assert (result.step, server.step()) == (before + 1, before + 1)
+    assert result.metrics == server.last_step().metrics
+    assert (result.metrics["trajectories"], result.metrics["reward_spread"]) == (8, 1.0)
+    runs = {run.metadata["scenario_id"] for group in groups for run in group.captured}
+    assert runs == {"a", "b", "c"}
+    sampled = {call.call.policy_version for run in groups[-1].captured for call in run.calls}
+    assert sampled == {f"agent-001@{before + 1}"}  # the validation is by the version that was just made
+    evaluated = read_evaluations(server.data, "agent-001")[before + 1]
+    assert evaluated == {"val/reward": 0.5, "val/judged": 1.0}
+    lines = (server.data.root / "logs" / "agent-001.jsonl").read_text().splitlines()
+    trained = json.loads(lines[-2])
+    assert {name for name in trained if name.startswith("train/")} >= {"train/reward", "train/tokens_trained"}
+    kept = [path.parent.name for path in server.data.policies.rglob("adapter_model.safetensors")]
+    assert f"agent-001@{before + 1}" in kept
+    assert len(kept) < before + 1  # model.delete_checkpoints()
 
 
 async def _steps_on_decorated_runs_and_on_blocks(backend: LocalBackend, model: TrainableModel, before: int) -> None:

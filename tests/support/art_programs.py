@@ -18,6 +18,7 @@ FILLED_IN = "  # filled in"
 IMPORTS = {
     "import art": "import arttrace.loop as art",
     "from art import": "from arttrace.loop import",
+    "from art.utils.iterate_dataset import": "from arttrace.loop import",
     "from art.rewards import": "from arttrace.rewards import",
     "from openpipe_art import": "from arttrace.loop import",
     "python -m art.server": "python -m arttrace.server",
@@ -30,9 +31,15 @@ UNAVAILABLE = {
     "--port 8000": "port",
     "messages=[...]": "messages",
     "iterations=100": "iterations",
+    '{"reward": ...}': "val_metrics",
 }
 """What is printed and cannot be had on a CPU, in a test: the name of what stands in its place."""
-IN_ITS_PLACE = {"port": "--port 0", "messages": "messages=messages", "iterations": "iterations=2"}
+IN_ITS_PLACE = {
+    "port": "--port 0",
+    "messages": "messages=messages",
+    "iterations": "iterations=2",
+    "val_metrics": '{"judged": 1.0}',
+}
 
 
 def printed(name: str) -> list[str]:

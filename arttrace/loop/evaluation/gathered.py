@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.gathering.members import group_list
 from arttrace.system.errors import TrainingError
 

@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.processes.trainer_process import TrainedStep
+from arttrace.loop.recorded.directories import why_missing
+from arttrace.records.group import Group
+from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import TrainingError
 
 _log = logging.getLogger("arttrace.loop")
+
+
+def whole_runs(group: TrajectoryGroup, here: Mapping[str, Trajectory]) -> Group:
+    """The runs of a group that are complete.
+
+    Args:
+        group: A gathered group.
+        here: What was captured of the ready-made trajectories, by id.
+
+    Returns:
+        The group to compare.
+    """
+    runs = (*group.captured, *(here[one.id] for one in group.ready_made if one.id in here))
+    return Group(group.key, tuple(run for run in runs if not run.incomplete))
+
+
+def why_left_out(groups: Iterable[TrajectoryGroup], here: Mapping[str, Trajectory]) -> Counter[str]:
+    """The number of runs of groups that are incomplete, by reason.
+
+    Args:
+        groups: Gathered groups.
+        here: What was captured of the ready-made trajectories, by id.
+
+    Returns:
+        The counts.
+    """
+    found: Counter[str] = Counter()
+    for group in groups:
+        missing = (why for one in group.ready_made if (why := why_missing(one, here)))
+        found.update(f"incomplete: {why}" for why in (*group.incomplete.values(), *missing))
+    return found
 
 
 def require_whole(left_out: Mapping[str, int], sizes: Sequence[int]) -> None:

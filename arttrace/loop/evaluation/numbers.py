@@ -1,4 +1,4 @@
-"""The numbers of runs that are not trained on: their means."""
+"""The numbers that a model logs: means over runs, and a program's own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,41 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.trajectory import Trajectory, record_id
+from arttrace.loop.evaluation.gathered import record_rewards
+from arttrace.loop.gathering.group import TrajectoryGroup
+from arttrace.loop.trajectory import Trajectory, finite, record_id
 from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.rewards import trajectory_reward
 from arttrace.system.errors import ArttraceError
 
+_REMEDY = "Give it a number, or leave it out."
 Run = TrajectoryGroup | Trajectory | Recorded
 
 
-def logged_runs(groups: Any) -> list[Run]:
+async def numbers_of(groups: Iterable[Run] | None, metrics: Mapping[str, float] | None, split: str) -> dict[str, float]:
+    """What `log` of a model logs: the means of runs, whose rewards are stored, and further numbers.
+
+    Args:
+        groups: Gathered groups, trajectories that rollouts returned, or captured runs.
+        metrics: Further numbers by name.
+        split: The prefix of each name.
+
+    Returns:
+        The numbers by name.
+
+    Raises:
+        ArttraceError: There is nothing to log, or a number is not finite.
+        StoreError: The store cannot be written.
+    """
+    further = _named(metrics or {}, split)
+    if groups is None and metrics is not None:
+        return further
+    members = _runs(groups)
+    await record_rewards([one for one in members if isinstance(one, TrajectoryGroup)])
+    return {**mean_numbers(members, split), **further}
+
+
+def _runs(groups: Any) -> list[Run]:
     """What is to be logged as a list. Raises ArttraceError where it is something else than runs."""
     remedy = "Pass gathered groups, trajectories or captured runs, in a list."
     if not isinstance(groups, Iterable) or isinstance(groups, Mapping):
@@ -28,8 +53,13 @@ def logged_runs(groups: Any) -> list[Run]:
     return members
 
 
+def _named(metrics: Mapping[str, Any], split: str) -> dict[str, float]:
+    named = {name if "/" in name else f"{split}/{name}": number for name, number in metrics.items()}
+    return {name: finite(number, f"the metric {name!r}", _REMEDY) for name, number in named.items()}
+
+
 def mean_numbers(members: Iterable[Run], split: str) -> dict[str, float]:
-    """The means of rewards and metrics over runs, and how many runs there are.
+    """The means of rewards and metrics over runs, of groups' metrics over groups, and how many runs there are.
 
     Args:
         members: Gathered groups, trajectories that rollouts returned, or captured runs.
@@ -44,6 +74,8 @@ def mean_numbers(members: Iterable[Run], split: str) -> dict[str, float]:
     runs = 0
     numbers: dict[str, list[float]] = {}
     for one in members:
+        for name, number in one.metrics.items() if isinstance(one, TrajectoryGroup) else ():
+            numbers.setdefault(f"group_{name}", []).append(finite(number, f"the metric {name!r} of a group", _REMEDY))
         for said in _said(one):
             runs += 1
             for name, number in said.items():

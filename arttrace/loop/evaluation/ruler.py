@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.trajectory import Trajectory
 from arttrace.rewards import DEFAULT_RUBRIC
 from arttrace.rewards import ruler_score_group as score

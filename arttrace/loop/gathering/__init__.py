@@ -1,1 +1,1 @@
-"""What `gather` needs: its members, one run each, and the progress that it shows."""
+"""What `gather` needs: groups and their members, one run each, and the progress that it shows."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from arttrace.capture.context.generators import Unawaited, named_as
 from arttrace.loop.blocks import innermost
-from arttrace.loop.gather import TrajectoryGroup, gather_trajectory_groups
+from arttrace.loop.gather import gather_trajectory_groups
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ArttraceError
 
@@ -47,6 +48,9 @@ async def trajectory_group(
     *,
     exceptions: Iterable[Exception] = (),
     return_exceptions: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float | int | bool] | None = None,
+    logs: Iterable[str] = (),
     key: str | None = None,
 ) -> TrajectoryGroup:
     """A group of rollouts that run at the same time, and of trajectories that exist already.
@@ -57,13 +61,16 @@ async def trajectory_group(
         exceptions: Further exceptions.
         return_exceptions: Keep what rollouts raise in the group's `exceptions`. By default the first one ends the
             others and is raised.
+        metadata: JSON values by name, which each of its runs has among its own.
+        metrics: Numbers of the group by name.
+        logs: Lines of text of the program's own.
         key: The group's name; by default a new one.
 
     Raises:
         ArttraceError: Nothing was captured.
         StoreError: The store cannot be opened or asked.
     """
-    group = TrajectoryGroup([*trajectories, *exceptions], key=key)
+    group = TrajectoryGroup(trajectories, exceptions=exceptions, metadata=metadata, metrics=metrics, logs=logs, key=key)
     if not group.to_gather:
         return group
     try:

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,6 +36,36 @@ class TrainedStep(msgspec.Struct, frozen=True):
     adapter: str
     metrics: dict[str, float] = {}
     left_out: dict[str, int] = {}
+
+
+class TrainedSteps(list[TrainedStep]):
+    """The steps of one call of `train`, none where all rewards within each group are equal: `[step] = await
+    backend.train(...)`. What ART's programs read of its result is that of the last one.
+
+    Args:
+        steps: The steps.
+        served: Asks for the step of the version that is served now.
+    """
+
+    def __init__(self, steps: Iterable[TrainedStep], served: Callable[[], int]) -> None:
+        super().__init__(steps)
+        self._served = served
+
+    @property
+    def step(self) -> int:
+        """The number of the last step's version; where nothing was learned, of the one that is served now. Raises
+        ServingError where the gateway does not report that one."""
+        return int(self[-1].version.rpartition("@")[2]) if self else int(self._served())
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the last step; empty where nothing was learned."""
+        return dict(self[-1].metrics) if self else {}
+
+    @property
+    def checkpoint_path(self) -> str | None:
+        """The directory of the last step's adapter; None where nothing was learned."""
+        return self[-1].adapter if self else None
 
 
 class OrderedGroup(msgspec.Struct, frozen=True):

@@ -8,9 +8,10 @@ from typing import Any
 
 from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
-from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
+from arttrace.loop.processes.art_names import either, own_settings
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedSteps
 from arttrace.loop.remote.connection import ServerConnection, ServerStatus
 from arttrace.loop.remote.submission import submit
 from arttrace.system.errors import ServingError
@@ -84,27 +85,37 @@ class ServerBackend:
         model.backend = self
 
     async def train(
-        self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
-    ) -> list[TrainedStep]:
+        self,
+        model: TrainableModel,
+        groups: Sequence[TrajectoryGroup] | None = None,
+        *,
+        trajectory_groups: Sequence[TrajectoryGroup] | None = None,
+        **settings: Any,
+    ) -> TrainedSteps:
         """Train one step on these gathered groups, on the server; without groups, on what waits there. The version is
         served there.
 
         Args:
             model: The model to train, registered.
             groups: Gathered groups, with the rewards that their runs have by now.
-            settings: The options of `arttrace train` by their names.
+            trajectory_groups: The same, by the name that ART's programs use.
+            settings: The options of `arttrace train` by their names, or by those of ART.
 
         Returns:
-            A TrainedStep per step, whose version is served when this returns; an empty list if all rewards within each
-            group are equal.
+            A list with a TrainedStep per step, whose version is served when this returns; empty if all rewards within
+            each group are equal.
 
         Raises:
-            TrainingError: The step failed, or a run was trained on already.
+            TrainingError: The step failed, a run was trained on already, or a setting of ART has no counterpart.
             ServingError: The server does not answer.
         """
+        settings = own_settings(settings)
+        groups = either(groups, trajectory_groups, "groups and trajectory_groups")
         if groups is None:
-            return await self._connection.train(None, settings)
-        return await submit(self._connection, groups, settings)
+            made = await self._connection.train(None, settings)
+        else:
+            made = await submit(self._connection, groups, settings)
+        return TrainedSteps(made, model.get_step)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         """Have the server send numbers of a step to trackers.

@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
-from arttrace.loop.gather import TrajectoryGroup
-from arttrace.loop.model import TrainConfig, settings_of
+from arttrace.loop.gathering.group import TrajectoryGroup
+from arttrace.loop.processes.art_names import TrainConfig, settings_of
 from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.loop.remote.submission import submit

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.gathering.outcome import warn_of_what_is_missing
 from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.loop.remote.clients import AsyncClient, in_thread

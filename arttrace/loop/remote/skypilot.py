@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from arttrace.capture.export.lifecycle import recorder
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
-from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
+from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedSteps
 from arttrace.loop.remote.backend import ServerBackend
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
@@ -109,16 +109,16 @@ class SkyPilotBackend:
 
     async def train(
         self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
-    ) -> list[TrainedStep]:
+    ) -> TrainedSteps:
         """As `ServerBackend.train`.
 
         Args:
             model: The model to train, registered.
             groups: Gathered groups, with the rewards that their runs have by now.
-            settings: The options of `arttrace train` by their names.
+            settings: The options of `arttrace train` by their names, or by those of ART.
 
         Returns:
-            A TrainedStep per step.
+            A list with a TrainedStep per step.
 
         Raises:
             TrainingError: The step failed.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from arttrace.capture.api import flush
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
-from arttrace.loop.evaluation.left_out import require_whole, with_left_out
-from arttrace.loop.gather import TrajectoryGroup
+from arttrace.loop.evaluation.left_out import require_whole, why_left_out, with_left_out
+from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.processes.trainer_process import TrainedStep
 from arttrace.loop.recorded.directories import captured_runs, record_parts, why_missing
 from arttrace.loop.remote.connection import ServerConnection
@@ -45,7 +44,7 @@ async def submit(
     await record_rewards(ordered)
     here = await asyncio.to_thread(captured_runs, [one for group in ordered for one in group.ready_made])
     submitted = [_submitted(group, here) for group in ordered]
-    left_out = Counter(f"incomplete: {why}" for group in ordered for why in _incomplete(group, here))
+    left_out = why_left_out(ordered, here)
     require_whole(left_out, [len(one["trajectories"]) for one in submitted])
     directories = {id: data for group in ordered for id, data in group.directories.items()}
     whole = {run.id for group in ordered for run in (*group.captured, *here.values()) if not run.incomplete}
@@ -64,11 +63,6 @@ def _grouped(groups: Any) -> Any:
         return groups
     lists = (list, tuple, Iterator)
     return [TrajectoryGroup(one) if isinstance(one, lists) else one for one in groups]
-
-
-def _incomplete(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> list[str]:
-    """Why runs of the group are incomplete."""
-    return [*group.incomplete.values(), *(why for one in group.ready_made if (why := why_missing(one, here)))]
 
 
 def _submitted(group: TrajectoryGroup, here: Mapping[str, Recorded]) -> dict[str, Any]:

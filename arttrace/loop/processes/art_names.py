@@ -1,0 +1,181 @@
+"""ART's names of a step's settings, and what they mean here; those that mean nothing here are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from arttrace.system.errors import ArttraceError, TrainingError
+
+T = TypeVar("T")
+
+_SAME = {
+    "kl_penalty_coef": "kl_weight",
+    "kl_ref_adapter_path": "kl_reference",
+    "max_negative_advantage_importance_sampling_weight": "delta",
+}
+"""What has another name here. A None leaves it out."""
+_AS_MANY_AS_FIT = "Pass micro_batch_tokens=; by default as many as the memory has room for."
+_NOT_HERE: dict[str, tuple[Any, str]] = {
+    "_config": (None, "Pass its keys by themselves, under the names of `arttrace train`: advantages='std'."),
+    "adam_params": (None, "AdamW has learning_rate, warmup_steps, decay and max_grad_norm here."),
+    "advantage_balance": (0.0, "Choose how rewards are scaled: advantages='none', 'std', 'batch' or 'rloo'."),
+    "allow_training_without_logprobs": (False, "Runs of other models are trained on by method='sft' or 'dpo'."),
+    "grad_accumulation_sequences": (None, "Pass minibatches=, the number of optimizer steps of each pass."),
+    "kimi_k2_tau": (None, "Pass kl_weight=, which holds the policy near its reference."),
+    "kl_penalty_reference_step": (None, "Pass kl_reference=, the directory of that version's adapter (step.adapter)."),
+    "logprob_calculation_chunk_size": (
+        1024,
+        _AS_MANY_AS_FIT,
+    ),
+    "loss_fn_config": (None, "Pass its keys by themselves, under the names of `arttrace train`: epsilon_low=0.2."),
+    "mask_prob_ratio": (False, "Pass importance='token_mask' with importance_clip_max=."),
+    "num_trajectories_learning_rate_multiplier_power": (0.0, "Pass the learning_rate= of each call."),
+    "packed_sequence_length": (None, _AS_MANY_AS_FIT),
+    "plot_tensors": (False, "`arttrace show ID --tokens` prints what is trained on."),
+    "precalculate_logprobs": (
+        False,
+        "Pass importance='token_truncate', which takes those of the newest version.",
+    ),
+    "save_checkpoint": (True, "Every step is a version; model.delete_checkpoints() removes old ones."),
+    "scale_learning_rate_by_reward_std_dev": (False, "Pass the learning_rate= of each call."),
+}
+"""What has no counterpart: the value by which ART does without it, and what does the like here."""
+_STATE = "missing: keep what a loop remembers in a file; iterate_dataset goes on at initial_step=model.get_step()"
+_OF_MODELS = {
+    "activate_metrics_context": "missing: `arttrace stats` sums up tokens",
+    "cost_calculator": "missing: `arttrace stats` sums up tokens",
+    **dict.fromkeys(("merge_state", "overwrite_state", "read_state", "write_state"), _STATE),
+    "metrics_builder": "model.log(metrics={...})",
+    "model_copy": "copy.deepcopy(model)",
+    "model_dump": "vars(model)",
+    "safe_model_dump": "vars(model)",
+    "set_cost_calculator": "missing: `arttrace stats` sums up tokens",
+    "train_sft": 'model.train(groups, method="sft") on gathered groups; for files `arttrace import`, then '
+    "`arttrace train --method sft`",
+    "update_wandb_config": "missing: report_to='wandb' reports the settings of the training",
+}
+"""What attributes of ART's models are here."""
+_PPO_CLIP = 0.2
+"""What ART's ppo clips its ratio by, on either side, where nothing is passed."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a step, by the names that ART's programs use; None leaves the default of `arttrace train`.
+
+    Args:
+        learning_rate: AdamW's learning rate.
+        beta: The weight of the KL divergence from the reference model (`kl_weight` of `arttrace train`).
+        kl_penalty_coef: The same, by the name that newer programs use.
+        grad_accumulation_sequences: Refused: pass `minibatches` to `model.train` instead.
+
+    Raises:
+        TrainingError: A setting that has no counterpart is passed, or two names of one.
+    """
+
+    learning_rate: float | None = None
+    beta: float | None = None
+    kl_penalty_coef: float | None = None
+    grad_accumulation_sequences: int | None = None
+
+    def __post_init__(self) -> None:
+        self.settings()
+
+    def settings(self) -> dict[str, Any]:
+        """The options of `arttrace train` by their names."""
+        named = {"learning_rate": self.learning_rate, "kl_weight": self.beta, "kl_penalty_coef": self.kl_penalty_coef}
+        named["grad_accumulation_sequences"] = self.grad_accumulation_sequences
+        return own_settings({name: value for name, value in named.items() if value is not None})
+
+
+def settings_of(config: TrainConfig | None) -> dict[str, Any]:
+    """The options of `arttrace train` that a config sets. Raises ArttraceError where it is something else."""
+    if config is None:
+        return {}
+    if not isinstance(config, TrainConfig):
+        raise ArttraceError(
+            f"a {type(config).__name__} is no TrainConfig",
+            "Pass config=TrainConfig(learning_rate=1e-5), or the options themselves: learning_rate=1e-5.",
+        )
+    return config.settings()
+
+
+def own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as options of `arttrace train`, those among them that have the names of ART's `backend.train` too.
+
+    Args:
+        given: Settings by either name.
+
+    Returns:
+        The options by their names; what had these names already is as it was.
+
+    Raises:
+        TrainingError: One has no counterpart here, or two of them name the same option.
+    """
+    own = {name: value for name, value in given.items() if name not in _OF_ART}
+    for name, (without, remedy) in _NOT_HERE.items():
+        if given.get(name, without) != without:
+            raise TrainingError(f"there is no {name} here, which ART's {name}={given[name]!r} asks for", remedy)
+    translated = {_SAME[name]: given[name] for name in _SAME if given.get(name) is not None}
+    if given.get("loss_fn") is not None or given.get("epsilon") is not None:  # else `epsilon_high` is our option
+        translated |= _loss(given)
+        own.pop("epsilon_high", None)
+    scales = [given[name] for name in ("normalize_advantages", "scale_rewards") if name in given]
+    if scales:
+        translated["advantages"] = "std" if all(scales) else "none"
+    if (bound := given.get("truncated_importance_sampling")) is not None:
+        translated |= {"importance": "token_truncate", "importance_clip_max": bound}
+    for name in sorted(translated.keys() & own.keys()):
+        raise TrainingError(f"{name} is passed twice, by ART's name for it too", "Pass one of them.")
+    return {**own, **translated}
+
+
+_OF_ART = {
+    *_SAME,
+    *_NOT_HERE,
+    *("loss_fn", "epsilon", "normalize_advantages", "scale_rewards", "truncated_importance_sampling"),
+    "verbose",  # a step says how far it is, whatever it is
+}
+
+
+def _loss(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss that `loss_fn` names, and the bounds of its ratio that `epsilon` and `epsilon_high` are."""
+    loss_fn, low, high = (given.get(name) for name in ("loss_fn", "epsilon", "epsilon_high"))
+    if loss_fn not in (None, "cispo", "ppo"):
+        raise TrainingError(f"there is no loss_fn {loss_fn!r}", "Pass loss=, as `arttrace train --help` lists them.")
+    named = {} if loss_fn is None else {"loss": "dapo" if loss_fn == "ppo" else "cispo"}
+    if named.get("loss", given.get("loss", "cispo")) != "cispo":
+        low = _PPO_CLIP if low is None else low
+        return {**named, "epsilon_low": low, "epsilon_high": low if high is None else high}
+    if low is not None and low < 1:
+        raise TrainingError(
+            f"there is no lower bound of cispo's ratio here, which ART's epsilon={low!r} asks for",
+            "Leave it out, or pass loss_fn='ppo', which has one.",
+        )
+    return named if high is None else {**named, "cispo_max_ratio": 1 + high}
+
+
+def said_of_attribute(of: str, name: str) -> str:
+    """What an AttributeError says of an attribute that a model lacks, and what ART's is here.
+
+    Args:
+        of: The class's name.
+        name: The attribute's.
+    """
+    here = f"; ART's {name} is here {_OF_MODELS[name]}" if name in _OF_MODELS else ""
+    return f"{of!r} object has no attribute {name!r}{here}"
+
+
+def either(ours: T | None, of_art: T | None, names: str) -> T | None:
+    """An argument that may be passed by ART's name. Raises TypeError where both are.
+
+    Args:
+        ours: What was passed by our name.
+        of_art: What was passed by ART's.
+        names: Both names, for the error.
+    """
+    if ours is not None and of_art is not None:
+        raise TypeError(f"{names} are the same: pass one")
+    return of_art if ours is None else ours
