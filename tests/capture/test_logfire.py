@@ -334,6 +334,122 @@ def test_a_stream_that_nobody_reads_is_a_call_in_progress(theirs: Logfire, recor
     assert len(run.calls) == 1
 
 
+def by_run(spans: list[SpanRow]) -> dict[str, list[str | None]]:
+    """The answers of each run, None of a call without one."""
+    return {
+        run.entry_name.rpartition(".")[2]: [
+            placed.call.choices[0].message.text if placed.call.choices else None for placed in run.calls
+        ]
+        for run in build_trajectories(spans)
+    }
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_of_two_runs_that_ask_the_same_each_has_its_own_answer(first: str, theirs: Logfire, spans: Spans) -> None:
+    asked, answered = threading.Barrier(2), threading.Event()
+
+    def run(name: str) -> None:
+        with theirs.request("one") as report:
+            pass
+        asked.wait(60)
+        if name != first:
+            answered.wait(60)
+        report.made("answer of " + name, id=name)
+        answered.set()
+
+    @arttrace.trajectory
+    def a() -> None:
+        run("a")
+
+    @arttrace.trajectory
+    def b() -> None:
+        run("b")
+
+    threads = [threading.Thread(target=each) for each in (a, b)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert by_run(spans()) == {"a": ["answer of a"], "b": ["answer of b"]}
+
+
+def test_whose_log_it_is_of_two_runs_nobody_guesses(theirs: Logfire, spans: Spans) -> None:
+    reports = []
+
+    def ask() -> None:
+        with theirs.request("one") as report:
+            reports.append(report)
+
+    @arttrace.trajectory
+    def a() -> None:
+        ask()
+
+    @arttrace.trajectory
+    def b() -> None:
+        ask()
+
+    a(), b()
+    reports[0].made("answer of a")
+    assert not any(text for texts in by_run(spans()).values() for text in texts)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["recorded first", "muted first"])
+@pytest.mark.parametrize("first", ["recorded", "muted"])
+def test_the_answer_of_what_is_not_to_be_recorded_is_nobodys(
+    order: tuple[int, ...], first: str, theirs: Logfire, spans: Spans
+) -> None:
+    @arttrace.trajectory
+    def a() -> None:
+        def recorded() -> tuple[Report, str]:
+            with theirs.request("one") as report:
+                return report, "answer"
+
+        def muted() -> tuple[Report, str]:
+            with arttrace.no_capture(), theirs.request("one") as report:
+                return report, "SECRET"
+
+        reports = [recorded(), muted()] if first == "recorded" else [muted(), recorded()][::-1]
+        for each in order:
+            report, text = reports[each]
+            report.made(text)
+
+    a()
+    (texts,) = by_run(spans()).values()
+    assert "SECRET" not in texts
+
+
+def test_a_muted_stream_that_is_read_leaves_the_next_one_its_answer(theirs: Logfire, spans: Spans) -> None:
+    @arttrace.trajectory
+    def main() -> None:
+        for is_read_inside in (True, False):
+            with arttrace.no_capture():
+                with theirs.request("one") as muted:
+                    pass
+                if is_read_inside:
+                    muted.made("SECRET")
+            if not is_read_inside:
+                muted.made("SECRET")
+            with theirs.request("one") as report:
+                pass
+            report.made("answer")
+
+    main()
+    assert answers(spans()) == [("one", "answer")] * 2
+
+
+def test_what_is_muted_later_is_no_answer_of_a_run_that_has_ended(theirs: Logfire, spans: Spans) -> None:
+    @arttrace.trajectory
+    def a() -> None:
+        with theirs.request("one"):
+            pass
+
+    a()
+    with arttrace.no_capture(), theirs.request("one") as report:
+        pass
+    report.made("SECRET")
+    assert not any(by_run(spans())["a"])
+
+
 # --- the library itself ---------------------------------------------------------------------------------------------
 PROGRAM = """
 import asyncio, json, sys

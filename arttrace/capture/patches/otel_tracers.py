@@ -25,7 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanKind, Status, StatusCode, 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.calls.followed_call import FOLLOWED_CALL, FollowedCall
 from arttrace.capture.calls.genai_span import CALLS, Followed, FollowedScope, Said, operation_of
-from arttrace.capture.calls.stream_report import StreamReport, is_report, request_of
+from arttrace.capture.calls.stream_report import StreamReport, Unrecorded, is_report, request_of
 from arttrace.capture.context import flow as flows
 from arttrace.capture.context import program
 from arttrace.capture.context.flow import current_flow, set_flow
@@ -118,42 +118,45 @@ def _start(start_span: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin(
     tracer: Any, name: str, context: Any, attributes: Mapping[str, Any]
-) -> tuple[Position, Followed | None] | None:
+) -> tuple[Position | None, Followed | None] | None:
     """The scope inside a span that starts now, and what is recorded of it; None where it concerns nothing of ours."""
     flow = current_flow()
     inherited = getattr(get_current_span(context), _SCOPE, None)
     operation = operation_of(name, attributes)
-    if operation is None or flow.muted or lifecycle.is_off() or get_value("suppress_instrumentation"):
+    if operation is None:
         return None if inherited is None else (inherited, None)
+    is_wanted = not (flow.muted or lifecycle.is_off() or get_value("suppress_instrumentation"))
     scope = _inner(flow.scope, inherited)
-    followed: Followed | None
+    followed: Followed | None = None
     library = getattr(getattr(tracer, "_instrumentation_scope", None), "name", "opentelemetry")
-    request = None
+    request, is_log = None, is_report(name, attributes)
     if operation in CALLS:
-        request = request_of(library, get_current_span(context).get_span_context(), attributes)
-    if request is not None and is_report(name, attributes):
-        followed = StreamReport.of(request, attributes)
-    elif operation in CALLS:
+        request = request_of(library, get_current_span(context).get_span_context(), attributes, scope)
+    if request is not None and is_log:
+        followed = StreamReport.of(request, attributes, is_wanted=is_wanted)
+    elif is_wanted and operation in CALLS:
         called_in = None
         if current_call.get() is None:  # Anthropic's client makes a span of its own inside the call our hook has begun
             # A name may be anyone's: the program's run begins with a span that says by itself that it is a call.
             called_in = scope or (program.scope() if _SAYS_SO.intersection(attributes) else None)
         outer = getattr(get_current_span(context), FOLLOWED_CALL, None)
         followed = None if called_in is None else FollowedCall(called_in, name, outer, request)
-    else:
+    elif is_wanted:
         set_flow(replace(flow, scope=scope, is_whole=True))
         try:
             of = "mcp server" if _MCP_METHOD in attributes else library
             followed = FollowedScope.open(operation, name, attributes, library=of)
         finally:
             set_flow(replace(current_flow(), scope=flow.scope, is_whole=flow.is_whole))
+    if followed is None and request is not None and not is_log:
+        return inherited, Unrecorded(request, inherited)
     if followed is None:
         return None if inherited is None else (inherited, None)
     flows.follow(innermost)
     return followed.scope, followed
 
 
-def _marked(span: Any, said: _AsStarted, around: Any, scope: Position, followed: Followed | None) -> Any:
+def _marked(span: Any, said: _AsStarted, around: Any, scope: Position | None, followed: Followed | None) -> Any:
     """The span that started with what is known of it: itself, or another in place of one that records nothing."""
     try:
         if isinstance(span, NonRecordingSpan):
