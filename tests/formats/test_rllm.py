@@ -25,10 +25,10 @@ def episode(at: int = 0) -> dict[str, Any]:
 
 def test_episodes_of_rllm() -> None:
     found, runs = shown(EPISODES.read_bytes())
-    assert (found.kinds, found.left_out, found.unread, found.rewards) == ({"rllm episodes": 3}, {}, {}, 3)
+    assert (found.kinds, found.left_out, found.unread, found.rewards) == ({"rllm episodes": 3}, {}, {}, 6)
     agents = [run["agents"][0][0] for run in runs]
     assert sorted(agents) == ["judge"] * 3 + ["solver"] * 3
-    [run] = [run for run in runs if run.get("rewards") and run["rewards"][0][1] == 1.0]
+    [run] = [run for run in runs if run["rewards"][0][1] == 1.0]
     assert [(call["asked"], call["answers"], call["tokens"]) for call in run["calls"]] == [
         (ASKED, [("tool_calls", CALLED)], {"input": 3, "output": 2}),
         ([*ASKED, CALLED, "tool: [c1 42]"], [("stop", "assistant: 42")], {"input": 6, "output": 1}),
@@ -41,7 +41,9 @@ def test_episodes_of_rllm() -> None:
     assert {name: about["episode"][name] for name in ("id", "is_correct", "termination_reason", "session_id")} == {
         "id": "task-1:0", "is_correct": True, "termination_reason": "env_done", "session_id": "s-0",
     }  # fmt: skip
-    [judge] = [run for run in runs if run["metadata"]["episode"].get("id") == "task-1:0" and "rewards" not in run]
+    [judge] = [
+        one for one in runs if one["metadata"]["episode"].get("id") == "task-1:0" and one["agents"][0][0] == "judge"
+    ]
     assert [call["answers"] for call in judge["calls"]] == [[("length", "assistant: Fine.")]]
 
 
@@ -65,7 +67,7 @@ def test_attempts_of_one_agent_at_one_task_are_a_group_in_whichever_files() -> N
 
 
 def test_what_a_step_or_a_trajectory_does_not_say_is_left_out() -> None:
-    """A prompt that is of other pieces than ids, a step of the program's own, a reward that its last step alone has."""
+    """A prompt that is of other pieces than ids, a step of the program's own; a reward is then its last step's."""
     item = episode()
     solver, judge = item["trajectories"]
     solver |= {"reward": None, "name": "default_traj_name", "output": {"x": 1}, "input": {"q": 6}}
@@ -76,10 +78,24 @@ def test_what_a_step_or_a_trajectory_does_not_say_is_left_out() -> None:
     assert found.left_out == {"steps without messages": 1, "advantages, returns and routing of steps": 1}
     assert (run["result"], run["arguments"], run["agents"]) == ({"x": 1}, {"q": 6}, [("file", None)])
     assert [one[:2] for one in run["rewards"]] == [("reward", 1.0)]
-    assert ("calls" in other, "rewards" in other) == (False, False)
+    assert ("calls" in other, [one[:2] for one in other["rewards"]]) == (False, [("reward", 0.0)])
     _, runs = read(lines(item))
     first = next(placed.call for run in runs for placed in run.calls)
     assert (first.prompt_token_ids, first.choices[0].token_ids) == (None, None)
+
+
+def test_attempts_that_are_rewarded_by_steps_alone_can_be_compared() -> None:
+    """A failure is 0.0, as in rLLM, which takes the last step's reward whatever it is; without a step there is none."""
+    attempts = [episode(0), episode(1), episode(1)]
+    for attempt, reward in zip(attempts, (1.0, 0.0, None), strict=True):
+        [solver] = attempt["trajectories"] = attempt["trajectories"][:1]
+        solver["reward"] = None
+        solver["steps"][1]["reward"] = reward
+    attempts[2]["trajectories"][0] |= {"uid": "none", "steps": []}
+    _, runs = shown(lines(*attempts))
+    assert len({run["group"] for run in runs}) == 1
+    found = [[one[:2] for one in run.get("rewards", ())] for run in runs]
+    assert sorted(found) == [[], [("reward", 0.0)], [("reward", 1.0)]]
 
 
 @pytest.mark.parametrize(

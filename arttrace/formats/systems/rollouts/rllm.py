@@ -76,7 +76,7 @@ def _run(
             yield LeftOutItem(PER_TOKEN)
     rewards = [finite(step.get("reward")) for step in steps]
     reward = trajectory.get("reward")
-    if reward is None and any(rewards):  # as rLLM takes it
+    if reward is None and rewards:  # as rLLM takes it, whose steps have 0.0 where nothing else is said
         reward = rewards[-1]
     error = json_object(episode.get("metadata")).get("error")
     known = sorted({number for one in versions if (number := whole_number(one)) is not None})
