@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from arttrace.records.rollout import ROLLOUT
+from arttrace.records.rollout import ROLLOUT, RolloutJob
 from arttrace.records.values.units import quantity
 from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
 from arttrace.system.exit_status import how_ended
@@ -103,6 +103,16 @@ def run_recorded(
     if not quiet:
         tell(f"arttrace: {said}")
     return code
+
+
+def end_interrupted(gateway: PolicyGateway, jobs: Iterable[tuple[RolloutJob, str | None]]) -> None:
+    """End the runs of rollouts' commands that were ended from outside, each with why (None: it was not), so that none
+    is taken for a whole one. Those of which the gateway knows nothing are left alone, all where it does not answer."""
+    with contextlib.suppress(httpx.HTTPError), gateway.client() as client:
+        for job, why in jobs:
+            if why is not None:
+                order = {"interrupted": why, "group": job.group, "tags": job.tags, "metadata": job.metadata}
+                client.post(f"{gateway.server}/r/{job.trajectory_id}/end", json=order)
 
 
 def client_environment(base_url: str, model: str, key: str | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from arttrace.commands.recorded_program import policy_gateway
+from arttrace.commands.recorded_program import PolicyGateway, end_interrupted, policy_gateway
 from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say, with_reading_progress
@@ -48,6 +48,7 @@ from trainer.rollouts.workers import RolloutWorkers
 from trainer.serving import GatewayClient, find_serving
 
 _AT_ONCE = 50
+_ENDED_HERE = "the rollout was ended"
 
 
 @click.command()
@@ -187,11 +188,12 @@ def command(
     for reason, count in sorted(plan.refused.items()):
         click.echo(f"left out: {quantity(count, 'recorded run')} ({reason})", err=True)
     with TemporaryDirectory(prefix="arttrace-", ignore_cleanup_errors=True) as copies:
-        if program:
-            starter, where = _starter(data, environment)
-            plan, environment = with_start(plan, starter, copies), environment | where
+        gateway = _gateway_of_commands(environment) if program else None
+        if gateway is not None:
+            plan = with_start(plan, _starter(data, gateway), copies)
+            environment["ARTTRACE_POLICY_URL"] = f"{gateway.server}/v1"
         jobs = [(one, one.job(secrets.token_hex(16))) for one in plan.scenarios for _ in range(runs)]
-        report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout)
+        report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout, gateway)
     for policy, step, numbers in report.evaluations():
         add_evaluation(data, policy, step, numbers)
     if as_json:
@@ -213,15 +215,15 @@ def _recorded(
     elif group is not None:
         found = store.trajectories(groups=group_keys(store, group))[::-1]
     else:
-        found = _newest(store, scenario, entry, held_out)
+        found = _newest(store, scenario, entry, None if scenario is not None else held_out)
     for trajectory in found:
         if scenario is None or trajectory.scenario == scenario:
             yield trajectory, store.spans(trajectory.id)
 
 
-def _newest(store: AnyStore, scenario: str | None, entry: str | None, held_out: bool) -> Iterator[Trajectory]:
-    """All recorded runs of an entry point, held out or not, newest first, read as far as they are asked for: however
-    often they were run again since. Those runs are left out."""
+def _newest(store: AnyStore, scenario: str | None, entry: str | None, held_out: bool | None) -> Iterator[Trajectory]:
+    """All recorded runs of an entry point, of which are held out or not (None: both), newest first, read as far as they
+    are asked for: however often they were run again since. Those runs are left out."""
     of_scenario: list[str] | None = None
     if scenario is not None:
         query = f"""SELECT trajectory_id FROM span_records WHERE scenario = {quoted(scenario)}
@@ -234,7 +236,7 @@ def _newest(store: AnyStore, scenario: str | None, entry: str | None, held_out: 
         entries |= {one.entry for one in page}
         page = [one for one in page if one.id not in seen and (entry is None or same_entry(one.entry, entry))]
         seen |= {one.id for one in page}
-        recorded = [one for one in page if replayed(one.metadata) is None and is_held_out(one) == held_out]
+        recorded = [one for one in page if replayed(one.metadata) is None and held_out in (None, is_held_out(one))]
         found |= bool(recorded)
         for part in batched(sorted(recorded, key=lambda one: (one.start_ns, one.id), reverse=True), _AT_ONCE):
             yield from store.trajectories(ids=[one.id for one in part])[::-1]
@@ -293,17 +295,20 @@ def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> di
     return environment if key is None else {**environment, "ARTTRACE_POLICY_API_KEY": key}
 
 
-def _starter(data: DataDir, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The words that start a command under the policy to which the environment leads, and what is added to that. Raises
-    RolloutError where nobody answers there."""
+def _gateway_of_commands(environment: dict[str, str]) -> PolicyGateway:
+    """The gateway to which the environment leads. Raises RolloutError where nobody answers there."""
     found = re.fullmatch(r"\*=(.+?)@(https?://.+)", environment["ARTTRACE_ROUTE"], re.IGNORECASE)
     assert found is not None
     gateway = policy_gateway(found[1], found[2], environment)
     if (problem := gateway.problem()) is not None and not problem.answers:
         raise RolloutError(f"no policy answers at {gateway.host}: {problem.cause}", problem.remedy)
+    return gateway
+
+
+def _starter(data: DataDir, gateway: PolicyGateway) -> list[str]:
+    """The words that start a command under the policy of a gateway."""
     start = [sys.executable, "-c", "from arttrace.commands import main; main()", "run"]
-    where = ["--dir", str(data.root.absolute()), "--policy", found[1], "--"]
-    return [*start, *where], {"ARTTRACE_POLICY_URL": found[2]}
+    return [*start, "--dir", str(data.root.absolute()), "--policy", gateway.model, "--"]
 
 
 def _names_server(route: str) -> bool:
@@ -326,8 +331,10 @@ def _run(
     environment: dict[str, str],
     concurrency: int,
     timeout_s: float,
+    gateway: PolicyGateway | None,
 ) -> Report:
-    """Run the jobs, each alone in its process, and read from the store what became of them."""
+    """Run the jobs, each alone in its process, and read from the store what became of them. Of commands, which their
+    gateway records, it ends those that were ended before they could say so."""
     results: list[RolloutResult] = []
     scenarios = {job.trajectory_id: scenario for scenario, job in jobs}
     bar = Progress(len(jobs), "runs", every_s=BESIDE_LINES_S, tells_short=False)
@@ -355,6 +362,9 @@ def _run(
         if not results:
             raise
         stopped = error
+    if gateway is not None:
+        why = {result.trajectory_id: result.error if result.lost else None for result in results}
+        end_interrupted(gateway, [(job, why.get(job.trajectory_id, _ENDED_HERE)) for _, job in jobs])
     with open_store(data, create=True) as store:
         kept = {one.id: one for one in store.trajectories(ids=[result.trajectory_id for result in results])}
     outcomes = [Outcome.of(scenarios[one.trajectory_id], one, kept.get(one.trajectory_id)) for one in results]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +37,7 @@ post() {
 }
 [ "$1" = silent ] && exit 0
 post /v1/chat/completions '{"model": "'$OPENAI_MODEL'", "messages": [{"role": "user", "content": "'"$1"'"}]}'
-ls -A > "$2/$(basename $run).$$"
+ls -A > "$2/run-$$.listing"
 cat notes.txt; [ -e made ] && echo "somebody was here"; echo "$1" > made
 [ "$1" = end ] && { post /end '{"reward": 1.0}'; exit 0; }
 [ "$1" = slow ] && sleep 600
@@ -71,8 +72,7 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-async def rolled_out(site: Site, inputs: list[dict[str, Any]], *options: object, cwd: Path) -> tuple[int, Any, str]:
-    """Exit code, what the command printed as JSON, and its lines."""
+async def started(site: Site, inputs: list[dict[str, Any]], *options: object, cwd: Path) -> asyncio.subprocess.Process:
     file = cwd.parent / "tasks.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in inputs))
     program = [sys.executable, "-c", "from trainer.commands.rollout import command; command()"]
@@ -85,11 +85,16 @@ async def rolled_out(site: Site, inputs: list[dict[str, Any]], *options: object,
         file,
         "--json",
     ]
-    process = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         *program, *map(str, given), *map(str, options),
         cwd=cwd, env={**os.environ, "ARTTRACE_API_KEY": "secret"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
+
+
+async def rolled_out(site: Site, inputs: list[dict[str, Any]], *options: object, cwd: Path) -> tuple[int, Any, str]:
+    """Exit code, what the command printed as JSON, and its lines."""
+    process = await started(site, inputs, *options, cwd=cwd)
     out, said = await process.communicate()
     return process.returncode or 0, json.loads(out) if out.strip() else None, said.decode()
 
@@ -149,8 +154,21 @@ async def test_what_a_command_did_not_let_be_recorded_is_lost(site: Site, worksp
         ENDED_ITSELF: "lost",
         "it took longer than 20 s": "lost",
     }, said
-    [ended] = [run for run in kept(site).values() if not run.incomplete]
-    assert ended.tags == ("held-out",), "though it had ended before that was said"
+    runs = kept(site)
+    assert {run.tags for run in runs.values()} == {("held-out",)}, "though one had ended before that was said"
+    assert {run.incomplete for run in runs.values()} == {"", "interrupted: it took longer than 20 s"}
+
+
+async def test_a_run_under_way_at_ctrl_c_is_none_to_learn_from(site: Site, workspace: Path, tmp_path: Path) -> None:
+    process = await started(site, [{"task": "slow"}], "-n", 1, "--", "./agent", "{task}", tmp_path, cwd=workspace)
+    async with asyncio.timeout(120):
+        while not list(tmp_path.glob("*-*.listing")):
+            await asyncio.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    await process.communicate()
+    assert process.returncode == 130
+    [run] = kept(site).values()
+    assert run.incomplete == "interrupted: the rollout was ended"
 
 
 async def test_a_program_in_python_is_captured_in_its_process(site: Site, workspace: Path) -> None:

@@ -49,8 +49,10 @@ def test_recorded_runs_are_found_however_often_they_were_run_again(tmp_path: Pat
     for options, words in (((), ["plum", "fig"]), (("--entry", "agent:answer"), ["plum", "fig"])):
         shown = CliRunner().invoke(command, ["--dir", str(tmp_path), "--dry-run", "--json", *options])
         assert [one["arguments"]["word"] for one in json.loads(shown.stdout)["scenarios"]] == words
-    shown = CliRunner().invoke(command, ["--dir", str(tmp_path), "--dry-run", "--json", "--scenario", "fig"])
-    assert [one["arguments"]["word"] for one in json.loads(shown.stdout)["scenarios"]] == ["fig"]
+    for more in ((), ("--held-out",)):  # what is named is held out, whatever it was
+        named = ["--dir", str(tmp_path), "--dry-run", "--json", "--scenario", "fig", *more]
+        shown = CliRunner().invoke(command, named)
+        assert [one["arguments"]["word"] for one in json.loads(shown.stdout)["scenarios"]] == ["fig"]
 
 
 def test_a_run_whose_metadata_says_something_else_by_the_word_is_no_replay(tmp_path: Path) -> None:

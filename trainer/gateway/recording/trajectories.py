@@ -31,11 +31,13 @@ _MAX_ERROR = 4000
 
 
 class EndOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an agent may say when its trajectory ends. `entry` names the program; an `error` is what it failed by."""
+    """What an agent may say when its trajectory ends. `entry` names the program; an `error` is what it failed by, and
+    `interrupted` why it is no run to be judged or learned from."""
 
     reward: float | None = None
     entry: str | None = None
     error: str | None = None
+    interrupted: str | None = None
     scenario: str | None = None
     group: str | None = None
     tags: tuple[str, ...] = ()
@@ -190,6 +192,8 @@ class Trajectories:
         attributes[semconv.TRAJECTORY_SPAN_COUNT] = kept.calls + len(kept.agents)
         named = {semconv.SCENARIO: order.scenario, semconv.GROUP: order.group, semconv.ENTRY: order.entry}
         attributes |= {name: value for name, value in named.items() if value is not None}
+        if order.interrupted is not None:
+            attributes[semconv.INTERRUPTED] = order.interrupted[:_MAX_ERROR]
         if order.tags:
             attributes[semconv.TAGS] = list(order.tags)
         if order.metadata:
