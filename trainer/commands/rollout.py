@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 import click
 import msgspec
@@ -23,7 +23,6 @@ from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress, say, wit
 from arttrace.records.rollout import RolloutJob, RolloutResult
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
-from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity
 from arttrace.rewards.selection import is_held_out
 from arttrace.store import AnyStore, open_store
@@ -33,7 +32,6 @@ from arttrace.store.sql_text import quoted
 from arttrace.system.addresses import is_http
 from arttrace.system.errors import ArttraceError, RolloutError
 from arttrace.system.evaluations import add_evaluation
-from arttrace.system.files import written_text
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.groups import replayed
 from arttrace.views.labels import short_id
@@ -42,6 +40,7 @@ from arttrace.wire.content.secrets import NO_KEY
 from trainer.policies.checkpoints import Checkpoints
 from trainer.rollouts.admission import Admission
 from trainer.rollouts.command_inputs import command_inputs, with_start
+from trainer.rollouts.input_file import read_inputs
 from trainer.rollouts.replay import OnMissing, RecordedInput, ReplayPlan, plan_replay, same_entry
 from trainer.rollouts.report import Outcome, Report, report_of
 from trainer.rollouts.workers import RolloutWorkers
@@ -165,7 +164,7 @@ def command(
             raise click.UsageError("--input takes the place of recorded runs: leave out what chooses among them")
         if not (entry or program):
             raise click.UsageError("--input needs --entry, or a command: -- PROGRAM {FIELD}")
-        fields = _read_inputs(file)
+        fields = read_inputs(file)
         if program:
             inputs = command_inputs(program, fields, workspace=workspace, held_out=held_out)
         else:
@@ -248,25 +247,6 @@ def _newest(store: AnyStore, scenario: str | None, entry: str | None, held_out: 
             "no recorded run of the kind is held out",
             "Name what to run with --input FILE, --trajectory, --group or --scenario: its runs will be.",
         )
-
-
-def _read_inputs(file: Path) -> list[dict[str, Any]]:
-    inputs = []
-    try:
-        lines = written_text(file).split("\n")
-    except UnicodeDecodeError as error:
-        number = error.object.count(b"\n", 0, error.start) + 1
-        raise RolloutError(f"line {number} of {file} is no JSON object: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                inputs.append(msgspec.json.decode(line, type=dict[str, Any]))
-            except UNREADABLE as error:
-                raise RolloutError(
-                    f"line {number} of {file} is no JSON object: {error}",
-                    'Each line holds the arguments of one input by name, such as {"question": "imported mango"}.',
-                ) from error
-    return inputs
 
 
 def _environment(data: DataDir, policy: str | None, routes: Sequence[str]) -> dict[str, str]:
