@@ -177,7 +177,7 @@ async def _run_one(
 ) -> Any:
     async with slots:
         # This is a task with a context of its own: what is set here reaches the rollout and nothing else.
-        overrides = RunOverrides(trajectory_id=id, group=group.key, metadata=group.metadata)
+        overrides = RunOverrides(trajectory_id=id, group=group.key, metadata=group.metadata, tags=group.tags)
         set_flow(replace(current_flow(), scope=None, overrides=overrides))
         group._directories[id] = data = recorder().settings.data
         try:

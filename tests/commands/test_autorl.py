@@ -147,6 +147,8 @@ def test_all_stages_and_the_report(site: Site, tmp_path: Path, monkeypatch: pyte
     held_out = [run for run in stored if "held out" in str(run.group)]
     assert len(held_out) == 4
     assert not any(run.rewards for run in held_out)
+    assert {run.tags for run in held_out} == {("held-out",)}
+    assert not any(run.tags for run in stored if run not in held_out)
     assert {run.policy_versions for run in held_out} == {("things@0",), ("things@2",)}
     assert {run.id for run in held_out}.isdisjoint(id for step in site.trained for id in step)
     asked = {run.id: run.arguments for run in stored}

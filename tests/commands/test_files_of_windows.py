@@ -12,13 +12,13 @@ import pytest
 from arttrace.commands.scoring.judge_options import read_rubric
 from arttrace.commands.shared.options import _read_key
 from arttrace.views.costs import prices
-from trainer.commands.rollout import _read_inputs
 from trainer.daemon.config import _of_file
+from trainer.rollouts.input_file import read_inputs
 
 READERS: dict[str, tuple[Callable[[Path], Any], str, Any]] = {
     "a key": (lambda file: _read_key(None, None, file), "k1\r\n", "k1"),  # type: ignore[arg-type]
     "a rubric": (lambda file: read_rubric(str(file)), "Be kind é.\r\nAlways.", "Be kind é.\nAlways."),
-    "inputs": (_read_inputs, json.dumps({"q": "é\u2028"}, ensure_ascii=False) + "\r\n{}\r\n", [{"q": "é\u2028"}, {}]),
+    "inputs": (read_inputs, json.dumps({"q": "é\u2028"}, ensure_ascii=False) + "\r\n{}\r\n", [{"q": "é\u2028"}, {}]),
     "prices": (lambda file: [*prices._own(str(file))], '{"é": {"input": 1, "output": 2}}', ["é"]),
     "a configuration": (_of_file, 'policy = "é"\r\n', {"policy": "é"}),
 }

@@ -56,6 +56,12 @@ def test_rollouts_become_groups_that_the_store_knows(data: DataDir) -> None:
     assert [group.group for group in gathered] == stored
 
 
+def test_a_group_tags_its_runs() -> None:
+    group = asyncio.run(gather_trajectories([rollout(1)], key="g"))
+    [measured] = asyncio.run(gather_trajectory_groups([TrajectoryGroup([rollout(1)], tags=["held-out"])]))
+    assert [run.tags for run in (*group.captured, *measured.captured)] == [(), ("held-out",)]
+
+
 def test_a_run_that_ended_this_moment_is_among_the_stored(data: DataDir) -> None:
     with hold_store(data, create=True):  # so that opening it takes no time
         for count in (1, 2, 3):

@@ -19,6 +19,7 @@ from arttrace.loop.model import TrainableModel
 from arttrace.loop.scenarios import Scenario, generate_scenarios, split
 from arttrace.mcp import Offer, rollout
 from arttrace.mcp import generate_scenarios as generate_for_server
+from arttrace.records import semconv
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.values.units import quantity
@@ -83,14 +84,14 @@ class AutoRL:
         """
         training, held_out = split(self._state.scenarios, self._plan.held_out)
         await self._adopt(self._model.get_step(), training)
-        await self._gathered(self._held_out_keys(held_out, "before"), held_out, 1, "held out, before")
+        await self._measured(held_out, "before", "held out, before")
         made = len(self._state.steps)
         unit = "further steps" if made else "steps"
         progress = Progress(self._plan.steps - made, unit, self._say, every_s=BESIDE_LINES_S, tells_short=False)
         for number in range(made + 1, self._plan.steps + 1):
             await self._step(number, training)
             progress(number - made)
-        await self._gathered(self._held_out_keys(held_out, self._version), held_out, 1, "held out, after")
+        await self._measured(held_out, self._version, "held out, after")
         await self._compare(held_out)
 
     @property
@@ -153,13 +154,19 @@ class AutoRL:
             raise failure
         return scored
 
+    async def _measured(self, held_out: Sequence[Scenario], version: str, what: str) -> None:
+        """One complete run of each held-out scenario under a version, which nothing is trained on."""
+        await self._gathered(self._held_out_keys(held_out, version), held_out, 1, what, tags=[semconv.HELD_OUT_TAG])
+
     async def _gathered(
-        self, keys: Sequence[str], scenarios: Sequence[Scenario], size: int, what: str
+        self, keys: Sequence[str], scenarios: Sequence[Scenario], size: int, what: str, *, tags: Sequence[str] = ()
     ) -> list[TrajectoryGroup]:
         """A stored group of `size` complete runs for each key; missing runs are made now."""
         there = await _stored(keys)
         missing = [
-            TrajectoryGroup((self._rollout(scenario) for _ in range(size - len(group.group.trajectories))), key=key)
+            TrajectoryGroup(
+                (self._rollout(scenario) for _ in range(size - len(group.group.trajectories))), tags=tags, key=key
+            )
             for key, scenario, group in zip(keys, scenarios, there, strict=True)
             if len(group.group.trajectories) < size
         ]

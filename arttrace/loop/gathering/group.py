@@ -30,6 +30,7 @@ class TrajectoryGroup:
             in the place of those that failed.
         exceptions: Further exceptions.
         metadata: JSON values by name, which each of its runs has among its own.
+        tags: Labels of each of its runs; those with `held-out` only measure the policy, and are never trained on.
         metrics: Numbers of the group by name; `log` of a model takes their means as `group_NAME`.
         logs: Lines of text of the program's own.
         key: The group's name, in place of a group or scenario that the decorator sets. By default a new name, so that
@@ -49,12 +50,14 @@ class TrajectoryGroup:
         *,
         exceptions: Iterable[Exception] = (),
         metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
         metrics: Mapping[str, float | int | bool] | None = None,
         logs: Iterable[str] = (),
         key: str | None = None,
     ) -> None:
         members = [*rollouts, *exceptions]
         self.metadata, self.metrics, self.logs = dict(metadata or {}), dict(metrics or {}), list(logs)
+        self.tags = tuple(tags)
         for member in members:
             require_member(member)
         self.ready_made = [one for one in members if isinstance(one, BuiltTrajectory)]
