@@ -67,7 +67,7 @@ ART = {
             {"feedback without a score": 2},
         ),
         ({**SPAN, "scores": {"tone": "kind", "not given": None}}, {"scores that are no numbers": 1}),
-        (WEAVES_CALL, {"feedback without a number": 1}),
+        (WEAVES_CALL, {"feedback without a clear number": 1}),
         (
             {**PHOENIX_SPAN, "annotations": [{"name": "tone", "result": {"label": "kind"}}]},
             {"annotations without a score": 1},

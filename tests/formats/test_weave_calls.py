@@ -74,7 +74,7 @@ def test_every_call_that_weave_recorded_is_read_or_named() -> None:
     found, _ = read((DATA / "weave.jsonl").read_bytes())
     assert (found.kinds, found.refused) == ({"weave calls": 66}, 0)
     assert found.unread == {"weave-export, chat: unreadable gen_ai.output.messages": 1}
-    assert found.left_out == {"feedback without a number": 1}
+    assert found.left_out == {"feedback without a clear number": 1, "scores without a clear number": 4}
 
 
 @pytest.mark.parametrize("agent", sorted(set(CAPTURED) - {"predict"}))
@@ -188,7 +188,9 @@ def with_feedback(kind: str, payload: Any) -> tuple[list[tuple[str, float]], dic
         ("wandb.annotation.quality", {"value": "good"}, []),
         ("wandb.runnable.judge", {"output": {"ok": True, "why": "so"}}, [("judge.ok", 1.0)]),
         ("wandb.runnable.judge", {"output": 0.25}, [("judge", 0.25)]),
-        ("mine", {"a": 1, "b": {"value": False}}, [("mine.a", 1.0), ("mine.b", 0.0)]),
+        ("wandb.runnable.judge", {"output": {"passed": True, "metadata": {"score": 3}}}, [("judge", 1.0)]),
+        ("mine", {"a": 1, "b": {"value": False}}, [("mine.a", 1.0)]),
+        ("mine", {"a": 1, "b": 2}, []),
         ("mine", None, []),
         ("mine", {"value": float("inf")}, []),
     ],
@@ -196,16 +198,71 @@ def with_feedback(kind: str, payload: Any) -> tuple[list[tuple[str, float]], dic
 def test_feedback_with_a_number_is_a_reward(kind: str, payload: Any, expected: list[tuple[str, float]]) -> None:
     found, left_out = with_feedback(kind, payload)
     assert found == expected
-    assert left_out == ({} if expected else {"feedback without a number": 1})
+    assert left_out == ({} if expected else {"feedback without a clear number": 1})
+
+
+def test_what_was_given_beside_a_reward_is_kept() -> None:
+    [call, *_] = of_trace("retrier")
+    given = {"id": "f", "feedback_type": "wandb.runnable.j", "payload": {"output": {"passed": False, "why": "so"}}}
+    found = read_file(lines({**call, "summary": {"weave": {"feedback": [given]}}}), "x")
+    assert [one.explanation for one in found.records if isinstance(one, Reward)] == ['{"passed":false,"why":"so"}']
+
+
+def scored(given: Any) -> tuple[list[tuple[str, float]], dict[str, int], Any]:
+    """The rewards of an example of whose answer the scorer `s` said this, what was left out, and the metadata."""
+    call = next(call for call in CALLS if "Evaluation.predict_and_score:" in call["op_name"])
+    found, [run] = read(lines({**call, "summary": {}, "output": {"output": "x", "scores": {"s": given}}}))
+    rewards = [(one.name, one.value) for one in found.records if isinstance(one, Reward)]
+    return rewards, found.left_out, run.metadata["scores"]
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "name"),
+    [
+        (True, False, "s"),
+        (0.5, 0.25, "s"),
+        (
+            {"passed": True, "metadata": {"predictions": {"Race/Origin": 0, "Religion": 0}, "threshold": 0.5}},
+            {"passed": False, "metadata": {"predictions": {"Race/Origin": 3, "Religion": 3}, "threshold": 0.5}},
+            "s",
+        ),
+        ({"passed": True, "score": 0.1}, {"passed": False, "score": 0.9}, "s"),
+        (
+            {"similarity_score": 0.9, "is_similar": True},
+            {"similarity_score": 0.5, "is_similar": False},
+            "s.similarity_score",
+        ),
+        (
+            {"summarization_eval_score": 1.0, "is_entity_dense": True, "entity_density": 0.1},
+            {"summarization_eval_score": 0.0, "is_entity_dense": True, "entity_density": 0.4},
+            "s.summarization_eval_score",
+        ),
+        ({"json_valid": True}, {"json_valid": False}, "s.json_valid"),
+        ({"correct": True, "length": 3}, {"correct": False, "length": 900}, "s"),
+    ],
+)  # fmt: skip
+def test_the_better_answer_of_an_evaluation_has_the_higher_reward(better: Any, worse: Any, name: str) -> None:
+    (first, *_), (second, *_) = scored(better), scored(worse)
+    assert [of for of, _ in (*first, *second)] == [name, name]
+    assert first[0][1] > second[0][1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"levenshtein_distance": 3}, {"has_hallucination": True, "conclusion": "x"}, {"length": 1, "right": 1}, "good"],
+)
+def test_a_score_that_is_no_clear_number_is_no_reward_and_stays_in_the_runs_metadata(given: Any) -> None:
+    assert scored(given) == ([], {"scores without a clear number": 1}, {"s": given})
 
 
 def test_each_example_of_an_evaluation_is_a_run() -> None:
-    """With what the scorers said, and in a group with the other trials of its example; the judges are not in it."""
+    """In a group with the other trials of its example, with what the scorers said, here no one number, as metadata; the
+    judges are not in it."""
     found = IMPORTED["predict"]
     assert len(found) == len(CAPTURED["predict"]) == 4
     assert len({run.scenario for run in found}) == 2
     for imported in found:
-        assert [(one.name, one.value) for one in imported.rewards] == [("rate.length", 0.25), ("rate.right", 1.0)]
+        assert imported.metadata["scores"] == {"rate": {"length": 0.25, "right": True}}
         assert (imported.incomplete, len(imported.calls), imported.tool_calls) == ("", 1, ())
     ours = [[facts(placed.call) for placed in run.calls] for run in CAPTURED["predict"]]
     assert sorted(map(repr, ours)) == sorted(repr([facts(placed.call) for placed in run.calls]) for run in found)
@@ -256,7 +313,7 @@ def test_feedback_on_a_part_of_an_example_is_of_its_run() -> None:
     found = read_file(lines(*calls), "x")
     [reward] = [one for record in found.records if isinstance(record, SpanRow) for one in rewards_of(record)]
     assert (reward.id, reward.name, reward.value) == ("f1", "mine", 1.0)
-    assert found.left_out == {"notes on parts of evaluations": 1}
+    assert found.left_out == {"notes on parts of evaluations": 1, "scores without a clear number": 1}
 
 
 def test_ops_that_say_no_kind() -> None:
@@ -338,14 +395,14 @@ def test_a_prompt_that_is_not_in_the_file_is_no_prompt(content: Any, left_out: s
     found, [run] = read(lines(first, call, *rest))
     asked = run.calls[0].call
     assert (asked.truncated, asked.unreadable) == (True, ("gen_ai.input.messages",))
-    assert found.left_out == {left_out: 1, "feedback without a number": 1}
+    assert found.left_out == {left_out: 1, "feedback without a clear number": 1}
     assert sum(found.unread.values()) == 1
 
 
 def test_what_was_too_large_for_weave_is_named() -> None:
     first, call, *rest = json.loads(json.dumps(of_trace("researcher")))
     found, _ = read(lines(first, {**call, "inputs": {"_weave": {"error": "<EXCEEDS_LIMITS>"}}}, *rest))
-    assert found.left_out == {"values that were too large for Weave": 1, "feedback without a number": 1}
+    assert found.left_out == {"values that were too large for Weave": 1, "feedback without a clear number": 1}
     assert sum(found.unread.values()) == 1
 
 

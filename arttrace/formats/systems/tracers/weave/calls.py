@@ -238,8 +238,9 @@ class _Call:
         """A run of a model on one example. Those of one example are a group, whatever the evaluation."""
         example = self._given.get("example")
         task = str(example).rpartition("/")[2] if is_ref(example) else hashed(16, example)
+        scores = json_object(self.output).get("scores")
         return {
-            **self._of_the_run(),
+            **self._of_the_run({"scores": scores} if scores else {}),
             semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT,
             semconv.AGENT_NAME: name_of(self._given.get("model")) or "model",
             semconv.ENTRY_ARGUMENTS: text_of({"example": example}),
@@ -247,8 +248,8 @@ class _Call:
             semconv.SCENARIO: f"{self._project()}/{task}",
         }
 
-    def _of_the_run(self) -> Attributes:
-        own = {name: value for name, value in self._about.items() if name not in _OF_WEAVE}
+    def _of_the_run(self, more: dict[str, Any] | None = None) -> Attributes:
+        own = {**{name: value for name, value in self._about.items() if name not in _OF_WEAVE}, **(more or {})}
         own |= {name: self._item[name] for name in _OF_THE_PROJECT if self._item.get(name) is not None}
         return {semconv.PROJECT: self._project(), semconv.METADATA: text_of(own) if own else None}
 

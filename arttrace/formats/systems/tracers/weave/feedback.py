@@ -1,4 +1,8 @@
-"""Feedback and scores of Weave's as rewards and notes. Pure."""
+"""Feedback and scores of Weave's as rewards and notes. Pure.
+
+A reward is what a scorer gave: a number or a verdict, or of an object the one field that by its name is the score.
+What else it holds (thresholds, counts of categories) may be larger for the worse answer, and is none.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 
 from arttrace.formats.evaluations import reward_span
 from arttrace.formats.left_out import LeftOutItem
+from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanEvent
 from arttrace.records.values.lenient_json import json_object, json_objects
@@ -14,12 +19,16 @@ from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 _REACTION, _NOTE = "wandb.reaction.1", "wandb.note.1"
-_SCORER = "wandb.runnable."
-_PREFIXES = ("wandb.annotation.", _SCORER)
+_SCORER, _ANNOTATION = "wandb.runnable.", "wandb.annotation."
+_WRAPPED = {_SCORER: "output", _ANNOTATION: "value"}
+"""Where a payload has what was given."""
 _THUMBS = {"\N{THUMBS UP SIGN}": 1.0, "\N{THUMBS DOWN SIGN}": 0.0}
-_VALUES = frozenset({"value", "output", "score"})
-"""The keys that say no more than the name above them."""
-_LEVELS = 4
+_SCORES = ("passed", "correct", "success", "score", "reward", "value")
+"""The fields that are the score of an object, the first that it has. The verdict comes first: a score beside it may be
+of what is bad."""
+_ENDING = "_score"
+_LESS_IS_BETTER = frozenset({"levenshtein_distance", "has_hallucination"})
+"""What Weave's own scorers count or find that is better absent."""
 
 
 _Given = Iterator[Reward | LeftOutItem]
@@ -43,35 +52,49 @@ def given(summary: dict[str, Any], trajectory_id: str, agent_id: str | None, tim
             if isinstance(note, str) and note:
                 yield Reward(id=own, value=0.0, name="note", explanation=note, counts=False, **common)
             continue
-        name = next((kind.removeprefix(prefix) for prefix in _PREFIXES if kind.startswith(prefix)), kind)
+        prefix = next((one for one in _WRAPPED if kind.startswith(one)), "")
+        name = kind.removeprefix(prefix)
+        if prefix:
+            payload = json_object(payload).get(_WRAPPED[prefix])
         if kind == _REACTION:
             emoji = json_object(payload).get("detoned", json_object(payload).get("emoji"))
             name, payload = "reaction", _THUMBS.get(emoji) if isinstance(emoji, str) else None
-        values = list(numbers(payload, name))
-        for number, (of, value) in enumerate(values):
-            yield Reward(id=f"{own}:{of}" if number else own, value=value, name=of, **common)
-        if not values:
-            yield LeftOutItem("feedback without a number")
+        if (score := _score(payload, name)) is None:
+            yield LeftOutItem("feedback without a clear number")
+        else:
+            yield Reward(id=own, value=score[1], name=score[0], explanation=_beside(payload), **common)
 
 
-def numbers(value: Any, name: str, levels: int = _LEVELS) -> Iterator[tuple[str, float]]:
-    """The numbers in a score, each with its name (`correct` of a scorer `judge` is `judge.correct`). True is 1."""
-    found = float(value) if isinstance(value, bool) else finite(value)
-    if found is not None:
-        yield name, found
-    elif isinstance(value, dict) and levels:
-        for key, one in value.items():
-            yield from numbers(one, name if key in _VALUES else f"{name}.{key}", levels - 1)
+def _score(given: Any, name: str) -> tuple[str, float] | None:
+    """What was given as one number, with its name (`exact` of a scorer `judge`, where it has no other number, is
+    `judge.exact`); None where there is none, or it is not clear which. True is 1."""
+    if (number := _number(given)) is not None:
+        return name, number
+    fields = {key: number for key, one in json_object(given).items() if (number := _number(one)) is not None}
+    for key in _SCORES:
+        if key in fields:
+            return name, fields[key]
+    keys = [key for key in fields if key.endswith(_ENDING)] or list(fields)
+    return (f"{name}.{keys[0]}", fields[keys[0]]) if len(keys) == 1 and keys[0] not in _LESS_IS_BETTER else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, bool) else finite(value)
+
+
+def _beside(given: Any) -> str:
+    """All that was given, where it is more than one field."""
+    return (text_of(given) or "") if isinstance(given, dict) and len(given) > 1 else ""
 
 
 def scores(given: Any, trajectory_id: str, time: int) -> _Given:
     """What the scorers of an evaluation said of an example, each by its name."""
     for scorer, one in json_object(given).items():
-        values = list(numbers(one, scorer))
-        for of, value in values:
-            yield Reward(id=f"{trajectory_id}:{of}", trajectory_id=trajectory_id, value=value, name=of, time_ns=time)
-        if not values and one not in (None, {}):
-            yield LeftOutItem("scores that are no numbers")
+        if (score := _score(one, scorer)) is not None:
+            name, value = score
+            yield Reward(f"{trajectory_id}:{name}", trajectory_id, value, name, time_ns=time)
+        elif one not in (None, {}):
+            yield LeftOutItem("scores without a clear number")
 
 
 def as_events(rewards: _Given) -> Iterator[SpanEvent | LeftOutItem]:
