@@ -104,6 +104,7 @@ USER_KEYS: Final = ("langfuse_user_id", "user_id")
 LOGFIRE_SPAN_TYPE: Final = "logfire.span_type"  # "span", "log", or "pending_span" of one that had only begun
 LOGFIRE_REPORT: Final = "streaming response from "  # how the name of a log begins that says what a stream brought
 LOGFIRE_DURATION: Final = "duration"  # on such a log: for how long the stream was read, in seconds
+LOGFIRE_LONGEST: Final = 1_000_000_000  # seconds of it that are believed; what is no such number is none
 LOGFIRE_ANSWER: Final = "response_data"  # an answer in the form of its versions before 5
 LOGFIRE_ASKED: Final = (REQUEST_MODEL, INPUT_MESSAGES, SYSTEM_INSTRUCTIONS)  # what the two spans of a stream both have
 LOGFIRE_ANSWERED: Final = (  # what the span of a request has, but for one of a stream

@@ -150,6 +150,28 @@ def test_of_a_call_half_of_which_is_lost_the_other_is_there(lost: str, tmp_path:
     assert found.of_run[:2] == (1, 1)
 
 
+ODD = (1e300, -1e300, 1e12, -5.0, float("inf"), float("nan"), "inf", "nan", "1e300", "15.0", True, 10**30, [], None)
+
+
+@pytest.mark.parametrize("took", [15.0, 15, *ODD], ids=repr)
+def test_of_an_odd_duration_a_log_has_none(took: Any, tmp_path: Path) -> None:
+    """Two streams of the same words: the log is of the one that was asked last before the stream was read."""
+    root, request, report = recorded("stream")
+    began = request.start_ns
+    first, last = (
+        msgspec.structs.replace(request, span_id=id * 16, start_ns=began + after, end_ns=began + after + 1)
+        for id, after in (("1", 0), ("2", 10 * 10**9))
+    )
+    at = began + 20 * 10**9
+    log = msgspec.structs.replace(report, start_ns=at, end_ns=at, attributes={**report.attributes, "duration": took})
+    found = seen([root, first, last, log], tmp_path)
+    asked = first if type(took) in (int, float) and took == 15 else last
+    [answered] = [placed.call for placed in found.run.calls if placed.call.choices]
+    assert answered.start_ns == asked.start_ns
+    assert found.of_run == (2, 2, 2)
+    assert [start for start, end, *_ in found.in_sql if end == at] == [asked.start_ns]
+
+
 def test_a_log_of_the_users_own_is_a_call_as_it_says(tmp_path: Path) -> None:
     """Who writes down a call by `logfire.info` has one span of it."""
     root, request, report = recorded("stream")

@@ -15,7 +15,6 @@ import msgspec
 from arttrace.records import semconv
 from arttrace.records.message import MessageTexts
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.decoding.attribute_values import finite
 from arttrace.trajectories.decoding.operation import is_call, operation
 
 _ERROR = 2
@@ -92,7 +91,9 @@ def _waits_for_one(span: SpanRow) -> bool:
 
 def _read_from_ns(report: SpanRow) -> int:
     """When the program began to read the stream."""
-    return report.start_ns - round((finite(report.attributes.get(semconv.LOGFIRE_DURATION)) or 0) * 1e9)
+    took_s: Any = report.attributes.get(semconv.LOGFIRE_DURATION)
+    is_number = isinstance(took_s, (int, float)) and not isinstance(took_s, bool)
+    return report.start_ns - (int(took_s * 1e9) if is_number and 0 <= took_s <= semconv.LOGFIRE_LONGEST else 0)
 
 
 def _request(span: SpanRow) -> Hashable:

@@ -64,8 +64,10 @@ _PLACEHOLDERS = f"""SELECT c.trace_id, c.span_id, true, NULL FROM span_records c
 """What Logfire sent of spans that had only begun, where these are there."""
 
 _IS_LOG = f"starts_with(c.name, '{semconv.LOGFIRE_REPORT}')"
-_READ_FROM = f"""c.start_ns - coalesce(round(
-            TRY_CAST({of_document(semconv.LOGFIRE_DURATION, of="c.")} AS DOUBLE) * 1e9), 0)::BIGINT"""
+_TOOK = of_document(semconv.LOGFIRE_DURATION, operator="->", of="c.")
+_READ_FROM = f"""c.start_ns - CASE WHEN json_type({_TOOK}) IN ('UBIGINT', 'BIGINT', 'HUGEINT', 'DOUBLE')
+            AND TRY_CAST({_TOOK} AS DOUBLE) BETWEEN 0 AND {semconv.LOGFIRE_LONGEST}
+            THEN TRY_CAST(trunc(TRY_CAST({_TOOK} AS DOUBLE) * 1e9) AS BIGINT) ELSE 0 END"""
 _WAITS = " AND ".join(f"{of_document(name, of='c.')} IS NULL" for name in semconv.LOGFIRE_ANSWERED)
 _ALIKE = "trace_id, parent_span_id, origin, asked, prompt, instructions"
 _IN_ORDER = "ORDER BY moment, is_log, span_id"
