@@ -114,6 +114,7 @@ LOGFIRE_ANSWERED: Final = (  # what the span of a request has, but for one of a 
 # --- arttrace ----------------------------------------------------------------------------------------------
 TRAJECTORY_ID: Final = "arttrace.trajectory.id"
 TRAJECTORY_SPAN_COUNT: Final = "arttrace.trajectory.span_count"  # on the local root: spans it ended before itself
+TREE_COUNT: Final = "arttrace.trajectory.tree_count"  # of another system: spans from here on, less other runs' below
 HTTP_REQUEST_HEADERS: Final = "arttrace.http.request.headers"  # JSON text: an object; by `http_spans=["headers"]`
 HTTP_RESPONSE_HEADERS: Final = "arttrace.http.response.headers"
 HTTP_REQUEST_BODY: Final = "arttrace.http.request.body"  # JSON text: the document, or the text; by `["bodies"]`

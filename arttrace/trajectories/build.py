@@ -359,9 +359,17 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
 
     Every process that took part counts the spans it ended on its own uppermost one, wherever that stands in the tree.
     A count that cannot be read could have been of spans that are missing. Where such a one names no trajectory, as in
-    an export of another system, no span need name it.
+    an export of another system, no span need name it. Another system's count may have other runs' spans in it, which
+    those that stand for them take off.
     """
     expected, are_named, problems = 0, True, []
+    trees = [
+        whole_number(one) for span in spans.values() if (one := span.attributes.get(semconv.TREE_COUNT)) is not None
+    ]
+    if None in trees:
+        problems.append("the number of its spans is unreadable")
+    if (below := sum(one or 0 for one in trees)) > len(spans):
+        problems.append(f"{below - len(spans)} of {below} spans missing")
     for span in spans.values():
         if semconv.TRAJECTORY_SPAN_COUNT in span.attributes:
             count = whole_number(span.attributes[semconv.TRAJECTORY_SPAN_COUNT])

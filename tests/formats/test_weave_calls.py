@@ -270,9 +270,10 @@ def test_each_example_of_an_evaluation_is_a_run() -> None:
 
 def evaluated(name: str) -> list[dict[str, Any]]:
     """The calls of one example whose scorer asks a model."""
-    example = next(call for call in CALLS if "Evaluation.predict_and_score:" in call["op_name"])
+    all_of_them = json.loads(json.dumps(CALLS))
+    example = next(call for call in all_of_them if "Evaluation.predict_and_score:" in call["op_name"])
     calls = [example]
-    for call in CALLS:  # in order of start: what is above comes first
+    for call in all_of_them:  # in order of start: what is above comes first
         if call["parent_id"] in {one["id"] for one in calls}:
             calls.append(call)
     judge = next(call for call in calls if "/op/rate:" in call["op_name"])
@@ -283,8 +284,65 @@ def evaluated(name: str) -> list[dict[str, Any]]:
 
 
 def test_a_judge_that_asks_a_model_is_a_run_of_its_own() -> None:
-    _, found = read(lines(*json.loads(json.dumps(evaluated("judges-call")))))
+    _, found = read(lines(*evaluated("judges-call")))
     assert sorted((run.agents[0].name, len(run.calls)) for run in found) == [("predict", 1), ("rate", 1)]
+
+
+def incomplete(calls: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    _, found = read(lines(*calls))
+    return sorted((run.agents[0].name, run.incomplete) for run in found)
+
+
+@pytest.mark.parametrize(
+    ("without", "reason"),
+    [
+        ("openai.chat.completions.create", "1 of 5 spans missing"),
+        ("rate", "1 of 5 spans missing"),
+        ("Evaluation.summarize", ""),
+        ("Evaluation.evaluate", ""),
+    ],
+)
+def test_an_example_that_lacks_calls_is_incomplete(without: str, reason: str) -> None:
+    calls = [call for call in of_trace("Evaluation.evaluate") if f"/op/{without}:" not in call["op_name"]]
+    assert incomplete(calls) == [("predict", reason)] * 4
+
+
+def test_an_example_of_which_there_is_no_more_is_incomplete() -> None:
+    call = next(call for call in CALLS if "/op/Evaluation.predict_and_score:" in call["op_name"])
+    assert incomplete([call]) == [("predict", "4 of 5 spans missing")]
+    call = {**call, "summary": {"status_counts": {"success": 1e300}}}
+    assert incomplete([call]) == [("predict", "the number of its spans is unreadable")]
+
+
+def test_an_example_is_complete_whose_judge_asked_a_model_and_each_says_what_it_lacks() -> None:
+    calls = [json.loads(line) for line in (DATA / "weave_logged.jsonl").read_text().splitlines()]
+    assert incomplete(calls) == [("careful", "")] * 2 + [("judged", "")] * 2
+    asked = {call["id"] for call in calls if "/op/judged:" in call["op_name"]}
+    of_judges = [call for call in calls if call["parent_id"] in asked]
+    lacks = "1 of 2 spans missing"
+    assert (
+        incomplete([call for call in calls if call not in of_judges]) == [("careful", "")] * 2 + [("judged", lacks)] * 2
+    )
+    others = [call for call in calls if "openai" not in call["op_name"] or call in of_judges]
+    assert incomplete(others) == [("careful", "1 of 5 spans missing")] * 2 + [("judged", "")] * 2
+
+
+def test_a_run_that_evaluates_is_complete_without_what_the_runs_below_it_did() -> None:
+    calls = json.loads(json.dumps(of_trace("Evaluation.evaluate")))
+    root = next(call for call in calls if call["parent_id"] is None)
+    main = {
+        **root,
+        "id": "main",
+        "op_name": "weave:///team/agents/op/main:x",
+        "output": 1,
+        "inputs": {},
+        "attributes": {},
+    }
+    main["summary"] = {**root["summary"], "status_counts": {"success": 23, "error": 0}}
+    root["parent_id"] = "main"
+    assert incomplete([main, *calls]) == [("main", "")] + [("predict", "")] * 4
+    one_more = {**main, "summary": {**main["summary"], "status_counts": {"success": 24, "error": 0}}}
+    assert incomplete([one_more, *calls])[0] == ("main", "1 of 4 spans missing")
 
 
 def test_an_evaluation_that_a_program_logs_is_read_as_one_that_weave_runs() -> None:
@@ -303,7 +361,7 @@ def test_an_evaluation_that_a_program_logs_is_read_as_one_that_weave_runs() -> N
 
 
 def test_feedback_on_a_part_of_an_example_is_of_its_run() -> None:
-    calls = json.loads(json.dumps(evaluated("judges-call")))
+    calls = evaluated("judges-call")
     sub = next(call for call in calls if "/op/sub:" in call["op_name"])
     mine = [{"id": "f1", "feedback_type": "mine", "payload": {"value": 1}}, *sub["summary"]["weave"]["feedback"]]
     sub["summary"]["weave"]["feedback"] = [

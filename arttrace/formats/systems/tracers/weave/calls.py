@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from arttrace.formats.imported_run import hashed, said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks import langsmith
@@ -69,6 +71,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         yield call.span([one for one in found if isinstance(one, SpanEvent)])
     else:
         yield call.span([])
+        yield from call.instead()
         yield from rewards
         if call.name == _EXAMPLE:
             yield from feedback.scores(json_object(call.output).get("scores"), call.run_id, call.start_ns)
@@ -85,7 +88,7 @@ class _Call:
         self.start_ns = start
         self.trace_id, self._span_id = hex_id(item["trace_id"], 32), hex_id(own, 16)
         parent = item.get("parent_id")
-        self._parent = parent if isinstance(parent, str) and parent else None
+        self._parent = self._above = parent if isinstance(parent, str) and parent else None
         self.name = name_of(item["op_name"])
         self._about = json_object(item.get("attributes"))
         self.summary = json_object(item.get("summary"))
@@ -128,12 +131,27 @@ class _Call:
             scope_name="weave-export",
         )
 
+    def instead(self) -> Iterator[SpanRow]:
+        """A step in the run that it scores, where it is a run of its own: with all below, that run's count has it."""
+        count = self._count()
+        if self._above is None or self._parent is not None or self.name == _EXAMPLE or count is None:
+            return
+        own = self.span([])
+        yield msgspec.structs.replace(
+            own,
+            span_id=hex_id(f"{own.span_id}/step", 16),
+            parent_span_id=hex_id(self._above, 16),
+            kind=1,
+            attributes={semconv.OPERATION_NAME: langsmith.CHAIN, semconv.TREE_COUNT: 1 - count},
+        )
+
     def _read(self, own: str) -> Attributes:
         sent = json_object(self._about.get("otel_span")).get("attributes")
         if isinstance(sent, dict):  # it came over OTLP
             return flat(sent)
-        if self.name in _WHOLE:
-            return {}
+        if self.name in _WHOLE:  # the examples below are runs of their own
+            count = self._count()
+            return said({semconv.TREE_COUNT: count if count is None or self.name != _WHOLE[0] else 1 - count})
         kind = self._kind()
         if self.name == _EXAMPLE or kind == "judge":
             self.trajectory_id, self.agent_id, self._parent = hex_id(own, 32), None, None
@@ -230,9 +248,7 @@ class _Call:
         }
         if self._parent is not None:
             return found
-        count = self._count()
-        below = None if count is None or count < 1 or self.is_of_an_evaluation else count - 1
-        return {**found, **self._of_the_run(), semconv.TRAJECTORY_SPAN_COUNT: below}
+        return {**found, **self._of_the_run(), semconv.TREE_COUNT: self._count()}
 
     def _example(self) -> Attributes:
         """A run of a model on one example. Those of one example are a group, whatever the evaluation."""
@@ -246,6 +262,7 @@ class _Call:
             semconv.ENTRY_ARGUMENTS: text_of({"example": example}),
             semconv.ENTRY_RESULT: text_of(json_object(self.output).get("output")),
             semconv.SCENARIO: f"{self._project()}/{task}",
+            semconv.TREE_COUNT: self._count(),
         }
 
     def _of_the_run(self, more: dict[str, Any] | None = None) -> Attributes:
