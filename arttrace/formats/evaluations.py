@@ -111,12 +111,12 @@ def _reward(span: SpanRow, event: SpanEvent, index: int, value: float) -> Reward
         _text(event.attributes.get(name)) for name in (semconv.EVALUATION_LABEL, semconv.EVALUATION_EXPLANATION)
     )
     said: dict[str, Any] = {field: _text(event.attributes.get(name)) for field, name in _SAID.items()}
-    trace_id, about = told_of(span) or (span.trace_id, None)
-    if about is not None and not said["agent_id"]:
-        said["agent_id"], said["of_span"] = about, True
+    given_to = _text(span.attributes.get(semconv.TRAJECTORY_ID)) or span.trace_id
+    if (about := told_of(span)) is not None and not said["agent_id"]:
+        given_to, said["agent_id"], said["of_span"] = about.trajectory_id, about.span_id, True
     return Reward(
         id=_text(event.attributes.get(semconv.REWARD_ID)) or hashlib.blake2b(place, digest_size=16).hexdigest(),
-        trajectory_id=_text(span.attributes.get(semconv.TRAJECTORY_ID)) or trace_id,
+        trajectory_id=given_to,
         value=value,
         explanation=explanation or label,
         time_ns=event.time_ns if event.time_ns in INT64 else INT64.stop - 1,

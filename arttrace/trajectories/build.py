@@ -97,7 +97,7 @@ def _build(
     collided = {span.key for span in members if span.collided is not None}
     agents, calls, tools, requests, nodes = _agents_and_calls(tree, spans, collided)
     read = {(placed.call.trace_id, placed.call.span_id): placed.call for placed in calls}
-    given = with_agents(latest(rewards), spans, tree, calls, tools)
+    given = with_agents(latest(rewards), spans, parents, tree, calls, tools)
     return Trajectory(
         id=trajectory_id,
         revision=refused.revision(revision(members)),

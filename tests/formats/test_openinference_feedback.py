@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from arttrace.commands import cli
 from arttrace.formats.imported_files import read_file
@@ -187,3 +189,97 @@ def test_import_says_what_it_kept_as_notes(data: DataDir, tmp_path: Path) -> Non
     file.write_bytes(encode_json(run(root=said(label="good"))))
     done = CliRunner().invoke(cli, ["import", str(file), "--dir", str(data.root)], catch_exceptions=False)
     assert "left out: feedback without a score, kept as notes (1)" in done.stderr
+
+
+def by_run(data: DataDir, *records: Record) -> dict[str, list[tuple[float, str | None]]]:
+    """The value of every reward and the id of its agent, by run; as built and by SQL."""
+    with Store.open(data, create=True) as store:
+        store.append(records)
+        built = {one.id: sorted((r.value, r.agent_id) for r in one.rewards) for one in store.trajectories()}
+        found: dict[str, list[tuple[float, str | None]]] = {id: [] for id in built}
+        for id, value, agent in store.sql("SELECT trajectory_id, value, agent_id FROM rewards ORDER BY value")[1]:
+            found[id].append((value, agent))
+    assert found == built
+    return built
+
+
+def with_said(spans: Sequence[SpanRow], **attributes: Any) -> list[SpanRow]:
+    said_by_all = {name.replace("__", "."): value for name, value in attributes.items()}
+    return [replace(one, attributes=one.attributes | said_by_all) for one in spans]
+
+
+def agent(id: int) -> str:
+    return f"{id:016x}"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_several_runs_in_a_trace_that_of_the_linked_span_is_rewarded(turned: bool, data: DataDir) -> None:
+    second = [span(11, "AGENT", attributes={"agent.name": "second"}), call(12, 11)]
+    spans = [
+        *with_said(run(), arttrace__trajectory__id="run-1"),
+        *with_said(second, arttrace__trajectory__id="run-2"),
+        evaluator(8, to(12), **said(score=0.5)),
+    ]
+    assert by_run(data, *(spans[::-1] if turned else spans)) == {"run-1": [], "run-2": [(0.5, agent(11))]}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_several_sessions_in_a_trace_that_of_the_linked_span_is_rewarded(turned: bool, data: DataDir) -> None:
+    spans = [
+        span(1, None),
+        *with_said([span(2, "AGENT", 1), call(3, 2)], session__id="s1"),
+        *with_said([span(4, "AGENT", 1), call(5, 4)], session__id="s2"),
+        evaluator(9, to(5), **said(score=0.5)),
+    ]
+    trace = "a" * 32
+    assert by_run(data, *(spans[::-1] if turned else spans)) == {f"{trace}:s1": [], f"{trace}:s2": [(0.5, agent(4))]}
+
+
+def test_what_an_evaluators_span_says_is_of_the_judged_run_also_where_it_names_its_own(data: DataDir) -> None:
+    event = SpanEvent("gen_ai.evaluation.result", 5, {"gen_ai.evaluation.score.value": 0.25})
+    judge = replace(evaluator(8, to(4), **said(score=0.5)), events=[event])
+    [judge] = with_said([judge], arttrace__trajectory__id="run-of-the-judge")
+    assert by_run(data, *run(), judge) == {
+        "a" * 32: [(0.25, agent(3)), (0.5, agent(3))],
+        "run-of-the-judge": [],
+    }
+
+
+def test_the_agent_that_sql_says_is_one_of_the_view_of_agents(data: DataDir) -> None:
+    spans = run(model=said(score=0.5), sub=said(name="found", score=0.25), of_sub=said(name="kind", score=1.0))
+    assert by_run(data, *spans) == {"a" * 32: [(0.25, agent(3)), (0.5, agent(1)), (1.0, agent(3))]}
+    with Store.open(data) as store:
+        joined = "SELECT r.value, a.name FROM rewards r JOIN agents a ON a.span_id = r.agent_id ORDER BY r.value"
+        assert store.sql(joined)[1] == [(0.25, "helper"), (0.5, "main"), (1.0, "helper")]
+
+
+def test_of_the_uppermost_agent_it_is_the_runs_whatever_span_of_other_code_stands_above(data: DataDir) -> None:
+    server = [span(1, None), span(2, None, 1)]
+    spans = [*server, span(3, "AGENT", 2, attributes=said(score=1.0)), call(4, 3, **said(score=0.5))]
+    assert by_run(data, *spans) == {"a" * 32: [(0.5, agent(3)), (1.0, None)]}
+
+
+@pytest.mark.parametrize(("about", "whose"), [(1, None), (2, "chain"), (3, "chain"), (5, agent(4)), (6, agent(4))])
+def test_of_a_step_that_is_no_agent_it_is_that_of_the_agent_around_it(
+    about: int, whose: str | None, data: DataDir
+) -> None:
+    spans = [
+        *(span(1, "CHAIN"), span(2, "CHAIN", 1), call(3, 2)),
+        *(span(4, "AGENT", 2), span(5, "RETRIEVER", 4), call(6, 5)),
+    ]
+    with Store.open(data, create=True) as store:
+        store.append([*spans, evaluator(9, to(about), **said(score=0.5))])
+        [run], [(by_sql,)] = store.trajectories(), store.sql("SELECT agent_id FROM rewards")[1]
+    [built] = run.rewards
+    # The agent around steps of a chain is inferred: no span has its id.
+    assert (built.agent_id, by_sql) == ((run.agents[0].id, agent(about)) if whose == "chain" else (whose, whose))
+
+
+def test_of_an_agent_whose_parent_did_not_come_it_is_that_agents(data: DataDir) -> None:
+    spans = [span(3, "AGENT", 2, attributes=said(score=1.0)), call(4, 3)]
+    assert by_run(data, *spans) == {"a" * 32: [(1.0, agent(3))]}
+
+
+@pytest.mark.parametrize("first", [{}, {"annotations.0.annotation.score": 1.0}])
+def test_the_first_of_a_list_need_not_be_there_or_have_a_name(first: dict[str, Any], data: DataDir) -> None:
+    assert stored(data, *run(root={**first, **said(at=1, score=0.5)}))[0] == [("right", 0.5, "code", "", "")]

@@ -108,11 +108,6 @@ LAST_GIVEN: Final = """1 = row_number() OVER (
             PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC, document DESC)"""
 """Of the rewards with one id the one that counts, whichever run the others were given to."""
 
-AGENT_ID: Final = """CASE WHEN NOT contains(document, '"of_span":true') OR agent_id NOT IN (
-            SELECT span_id FROM span_records WHERE parent_span_id IS NULL AND span_id IN (
-                SELECT agent_id FROM reward_records WHERE contains(document, '"of_span":true'))) THEN agent_id END"""
-"""The agent of a reward; none where it is of the uppermost span of a trace (trajectories/agents/scored_spans.py)."""
-
 REWARDS_OF_RUN: Final = """
         SELECT trajectory_id, map(list(name ORDER BY name), list(value ORDER BY name)) AS rewards,
             coalesce((sum(code) + max(judged).value) / 2, sum(code), max(judged).value) AS reward

@@ -11,10 +11,19 @@ from typing import Final
 from arttrace.formats.imported_run import undated_in_sql
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
-from arttrace.store.rows.columns import AGENT_ID, LAST_GIVEN, REGROUPED, REWARDS_OF_RUN, STEPS
+from arttrace.store.rows.columns import REGROUPED, REWARDS_OF_RUN, STEPS
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
-from arttrace.store.rows.view_parts.definition import Column, View, as_time, known_time, of_document, said_of_run
+from arttrace.store.rows.view_parts.definition import (
+    BELONGS_TO,
+    Column,
+    View,
+    as_time,
+    known_time,
+    of_document,
+    said_of_run,
+)
+from arttrace.store.rows.view_parts.scored_spans import GIVEN
 
 _SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
 _SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}
@@ -69,9 +78,6 @@ _WHERE_IT_STANDS = (
     Column("seconds", "how long it took; NULL of an import without times", _SECONDS),
 )
 _ERROR = Column("error", "what went wrong; NULL when nothing did")
-
-BELONGS_TO: Final = "CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END"
-"""The trajectory of a row `s` of `span_records`, beside which `p` is its row of `placed_spans`."""
 
 _SPANS = View(
     "spans",
@@ -270,30 +276,24 @@ _AGENTS = View(
     "FROM spans WHERE operation = 'invoke_agent'",
 )
 
-_REWARDED: Final = "coalesce(p.trajectory_id, t.trajectory_id, r.trajectory_id)"
 _REWARDS = View(
     "rewards",
     "one per reward that counts; of those with one id, and of judges' of one name, the last",
     (
-        Column("trajectory_id", "the trajectory that it was given to", _REWARDED),
-        Column("agent_id", "the agent that it was given to; NULL when it is the whole trajectory's", "r.agent_id"),
-        Column("name", "what it measures", "r.name"),
-        Column("source", "code, judge, or who else gave it", "r.source"),
-        Column("value", "the number", "r.value"),
-        Column("explanation", "why", "r.explanation"),
-        Column("judgement_id", "the judge's call that it comes from", "r.judgement_id"),
-        Column("id", "a reward given again under the same id replaces the earlier one", "r.id"),
+        Column("trajectory_id", "the trajectory that it was given to"),
+        Column("agent_id", "the agent or, outside any, the span it was given to; NULL where it is the trajectory's"),
+        Column("name", "what it measures"),
+        Column("source", "code, judge, or who else gave it"),
+        Column("value", "the number"),
+        Column("explanation", "why"),
+        Column("judgement_id", "the judge's call that it comes from"),
+        Column("id", "a reward given again under the same id replaces the earlier one"),
         Column("given", "when; NULL of an import without times", known_time("r.time_ns")),
     ),
-    f"""FROM (SELECT * REPLACE ({AGENT_ID} AS agent_id),
-            CASE WHEN trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
-            THEN regexp_replace(trajectory_id, ':.*', ':', 's') END AS trace
-        FROM reward_records QUALIFY {LAST_GIVEN}) r
-    LEFT JOIN (SELECT DISTINCT ON (id) id, trajectory_id FROM placed_rewards ORDER BY id, trace_id) p ON p.id = r.id
-    LEFT JOIN trace_roots t ON t.trace_id = r.trace
+    f"""FROM {GIVEN} r
     WHERE NOT contains(r.document, '"counts":false')
     QUALIFY r.source <> 'judge' OR r.agent_id IS NOT NULL OR 1 = row_number() OVER (
-        PARTITION BY {_REWARDED}, r.source, r.agent_id, r.name ORDER BY r.time_ns DESC, r.id DESC)""",  # noqa: S608
+        PARTITION BY r.trajectory_id, r.source, r.agent_id, r.name ORDER BY r.time_ns DESC, r.id DESC)""",
 )
 
 _GROUP = f"coalesce(any_value(g.key), {said_of_run('group_key', _IN_ORDER)})"

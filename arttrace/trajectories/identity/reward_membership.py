@@ -1,8 +1,9 @@
 """Which trajectory a reward belongs to: no reward is lost because its trace is, by now, no trajectory of its own.
 
-A reward found on a span goes with the span. One given to a trajectory's id goes there. One given to a trace, which
-conversations split or which is a part of a longer run, goes to the trajectory that holds the trace's root: the run's
-uppermost span in it, of several the one that started first (ties: span id).
+A reward found on a span goes with the span, one of another span, which its trace and id say, with that. One given to a
+trajectory's id goes there. One given to a trace, which conversations split or which is a part of a longer run, goes to
+the trajectory that holds the trace's root: the run's uppermost span in it, of several the one that started first (ties:
+span id).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def by_trajectory(
         if known is None:
             known = {id_of[key] for key in of_runs}
             roots = trace_roots(of_runs, parents, id_of)
-        id = id_of.get(found_on.get(reward.id, _NOWHERE), reward.trajectory_id)
+        of = (reward.trajectory_id, reward.agent_id) if reward.of_span and reward.agent_id else _NOWHERE
+        id = id_of.get(found_on.get(reward.id, of), reward.trajectory_id)
         if id not in known:
             id = next((roots[part] for part in (id, *before_colons(id)) if part in roots), id)
         given.setdefault(id, []).append(reward)

@@ -15,8 +15,7 @@ from arttrace.records import semconv
 from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.summary import TrajectorySummary, summarise
-from arttrace.store.rows.view_parts.definition import of_document
-from arttrace.store.rows.views import BELONGS_TO
+from arttrace.store.rows.view_parts.definition import BELONGS_TO, of_document
 from arttrace.system.errors import StoreError
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.views.labels import entry_name, json_text, one_line, printable

@@ -13,7 +13,7 @@ from rich.text import Text
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.rows.left_out import IS_MARK
-from arttrace.store.rows.views import BELONGS_TO
+from arttrace.store.rows.view_parts.definition import BELONGS_TO
 from arttrace.store.sql_text import listed
 from arttrace.views.agent_tree import cropped
 from arttrace.views.labels import age, entry_name, one_line

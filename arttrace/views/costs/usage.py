@@ -14,8 +14,7 @@ from arttrace.records.trajectory import AgentCall
 from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
-from arttrace.store.rows.view_parts.definition import of_document
-from arttrace.store.rows.views import BELONGS_TO
+from arttrace.store.rows.view_parts.definition import BELONGS_TO, of_document
 from arttrace.store.sql_text import listed, quoted
 from arttrace.views.costs.prices import TIERS, Prices, Usage
 

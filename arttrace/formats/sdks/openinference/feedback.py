@@ -25,7 +25,6 @@ Scope = Literal["span", "trace", "session"]
 
 _PREFIXES: tuple[tuple[Scope, str], ...] = (("span", ""), ("trace", "trace."), ("session", "session."))
 _FORMS = (("annotations", "annotation"), ("evaluations", "evaluation"))
-_FIRST = tuple(f"{prefix}{many}.0.{one}.name" for _, prefix in _PREFIXES for many, one in _FORMS)
 _SOURCES = {"LLM": JUDGE, "HUMAN": PERSON, "CODE": "code"}
 _EVALUATOR = "EVALUATOR"
 NO_SCORE = "feedback without a score, kept as notes"
@@ -52,8 +51,9 @@ class _Feedback(NamedTuple):
 
 
 def has_feedback(attributes: Mapping[str, Any]) -> bool:
-    """Whether there is any among a span's attributes."""
-    return any(name in attributes for name in _FIRST)
+    """Whether there may be any among a span's attributes, which is asked of every span."""
+    names = "\n".join(attributes)
+    return any(f"{many}." in names for many, _ in _FORMS)
 
 
 def rewards_in(span: SpanRow) -> Iterator[Reward]:

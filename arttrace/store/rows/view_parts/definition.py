@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from arttrace.formats.imported_run import undated_in_sql
+
+BELONGS_TO: Final = "CASE WHEN p.span_id IS NULL THEN s.trajectory_id ELSE p.trajectory_id END"
+"""The trajectory of a row `s` of `span_records`, beside which `p` is its row of `placed_spans`."""
 
 
 class Column(msgspec.Struct, frozen=True):
