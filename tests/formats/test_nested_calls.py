@@ -84,6 +84,63 @@ def test_two_records_of_one_call_are_one(spans: list[SpanRow], tmp_path: Path) -
     assert calls(spans, tmp_path) == ["b"]
 
 
+def logged(of: str) -> SpanRow:
+    """An answer in a log record about a call."""
+    [record] = records_of(
+        {
+            "timeUnixNano": "5",
+            "eventName": "gen_ai.choice",
+            "traceId": TRACE,
+            "spanId": of * 16,
+            "body": {
+                "kvlistValue": {
+                    "values": [
+                        {
+                            "key": "message",
+                            "value": {"kvlistValue": {"values": [{"key": "content", "value": {"stringValue": "y"}}]}},
+                        }
+                    ]
+                }
+            },
+        }
+    )
+    return record
+
+
+def records_of(record: dict[str, Any]) -> list[SpanRow]:
+    request = {"resourceLogs": [{"scopeLogs": [{"scope": {"name": "openai"}, "logRecords": [record]}]}]}
+    read = read_file(json.dumps(request).encode(), "logs").records
+    return [each for each in read if isinstance(each, SpanRow)]
+
+
+def test_a_call_whose_answer_came_as_a_log_record_is_one(tmp_path: Path) -> None:
+    assert calls([outer(**COUNTED), inner(said=None, **COUNTED), logged("b")], tmp_path) == ["b"]
+
+
+def test_scopes_of_two_versions_are_of_two_records(tmp_path: Path) -> None:
+    newer = msgspec.structs.replace(inner(scope="litellm"), scope_version="2")
+    assert calls([outer(), newer], tmp_path) == ["b"]
+
+
+def used(tool: str, arguments: Any) -> dict[str, Any]:
+    parts = [{"type": "tool_call", "id": "c", "name": tool, "arguments": arguments}]
+    return {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": parts}]), **COUNTED}
+
+
+@pytest.mark.parametrize(
+    ("below", "found"),
+    [
+        (used("get", {"x": 1}), ["b"]),
+        (used("get", '{"x": 1}'), ["b"]),
+        (used("get", {"x": 2}), ["a", "b"]),
+        (used("search", {"x": 1}), ["a", "b"]),
+    ],
+    ids=["the same", "the same as text", "other arguments", "another tool"],
+)
+def test_answers_of_tool_calls_are_compared(below: dict[str, Any], found: list[str], tmp_path: Path) -> None:
+    assert calls([outer(None, **used("get", {"x": 1})), inner(said=None, **below)], tmp_path) == found
+
+
 def test_of_three_records_the_innermost_counts(tmp_path: Path) -> None:
     assert calls([outer(), inner(), call("c", "b", "y", scope="http")], tmp_path) == ["c"]
 

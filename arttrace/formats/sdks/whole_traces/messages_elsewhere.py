@@ -18,7 +18,7 @@ _ORDER = ("gen_ai.system.message", "gen_ai.user.message")
 
 def with_messages(spans: list[SpanRow]) -> list[SpanRow]:
     """Spans of whole traces, with what was said of them elsewhere."""
-    return nested_calls.once(gathered(logfire.once(_once(_joined(spans)))))
+    return gathered(logfire.once(_once(_joined(nested_calls.once(spans)))))
 
 
 OF_A_CLIENT = "com.anthropic.sdk."

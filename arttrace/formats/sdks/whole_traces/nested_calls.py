@@ -1,13 +1,15 @@
 """A call that two SDKs recorded, one inside the other: the outer that of a framework or of a client of clients, as
 LiteLLM, the inner that of the client which sent it. The inner one counts, being nearer to what was sent. Pure.
 
-Right below the span of the outer there is then one answer by another SDK, or in another process, of the same model, and
-the two agree in their text or their tokens and differ in neither. What is captured here was told apart as it ran.
+Right below the span of the outer there is then one answer by another SDK or version, or in another process, of the same
+model, and the two agree in what they answer (text and tool calls) or their tokens and differ in neither. An answer in
+log records is one, and is not compared. What is captured here was told apart as it ran.
 store/rows/view_parts/calls_once.py has the rule in SQL.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,9 @@ from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
 from arttrace.trajectories.decoding.operation import is_call, span_error
 
+ANSWERS_IN_LOGS = ("log gen_ai.choice", "log gen_ai.client.inference.operation.details")
+"""The names of log records, as otlp/logs.py makes spans of them, that hold an answer."""
+
 _Key = tuple[str, str]
 
 
@@ -31,8 +36,11 @@ def once(spans: list[SpanRow]) -> list[SpanRow]:
         key = above.trace_id, above.span_id
         outer[key] = above
         inside.setdefault(key, []).append(span)
+    if not inside:
+        return spans
+    logged = {(span.trace_id, span.parent_span_id or "") for span in spans if span.name in ANSWERS_IN_LOGS}
     read = {key: normalised(outer[key]) for key in inside}
-    twice = {key for key, found in inside.items() if is_call(read[key]) and _is_told(read[key], found)}
+    twice = {key for key, found in inside.items() if is_call(read[key]) and _is_told(read[key], found, logged)}
     if not twice:
         return spans
     return [
@@ -50,11 +58,15 @@ def _pairs(spans: list[SpanRow]) -> Iterator[tuple[SpanRow, SpanRow]]:
     foreign = {(span.trace_id, span.span_id): span for span in spans if semconv.TRAJECTORY_ID not in span.attributes}
     for span in foreign.values():
         above = foreign.get((span.trace_id, span.parent_span_id or ""))
-        if above is not None and (above.scope_name, above.resource) != (span.scope_name, span.resource):
+        if above is not None and _origin(above) != _origin(span):
             yield above, span
 
 
-def _is_told(outer: SpanRow, inside: list[SpanRow]) -> bool:
+def _origin(span: SpanRow) -> tuple[Any, ...]:
+    return span.scope_name, span.scope_version, span.resource, span.origin
+
+
+def _is_told(outer: SpanRow, inside: list[SpanRow], logged: set[_Key]) -> bool:
     """Whether one of these is a record of the call, and the only answer among them."""
     if not outer.end_ns or span_error(outer) is not None:
         return False
@@ -64,7 +76,7 @@ def _is_told(outer: SpanRow, inside: list[SpanRow]) -> bool:
         if span.end_ns
         and span_error(span) is None
         and is_call(read := normalised(span))
-        and semconv.OUTPUT_MESSAGES in read.attributes
+        and (semconv.OUTPUT_MESSAGES in read.attributes or (span.trace_id, span.span_id) in logged)
     ]
     return len(answers) == 1 and _are_one(outer.attributes, answers[0].attributes)
 
@@ -80,9 +92,20 @@ def _models(attributes: dict[str, Any]) -> set[str]:
 
 
 def _said(attributes: dict[str, Any]) -> tuple[Any, Any]:
-    """The text of the first answer, and the tokens of prompt and answer; "" and None where they are not said."""
+    """The first answer, and the tokens of prompt and answer; "" and None where they are not said."""
     answers = json_objects(from_json(attributes.get(semconv.OUTPUT_MESSAGES)))
     parts = json_objects(json_object(answers[0] if answers else None).get("parts"))
-    words = "".join(str(part.get("content") or "") for part in parts if part.get("type") == "text")
+    words = "".join(_words(part) for part in parts)
     counts = [whole_number(attributes.get(name)) for name in (semconv.USAGE_INPUT_TOKENS, semconv.USAGE_OUTPUT_TOKENS)]
     return words, counts if all(counts) else None
+
+
+def _words(part: dict[str, Any]) -> str:
+    """A part's text, or its tool and arguments without spaces."""
+    if part.get("type") == "text":
+        return str(part.get("content") or "")
+    if part.get("type") != "tool_call":
+        return ""
+    given = part.get("arguments") or ""
+    written = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+    return f"\n{part.get('name') or ''} " + re.sub("[ \t\r\n]", "", written)

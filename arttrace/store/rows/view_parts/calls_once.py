@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from arttrace.formats.sdks.whole_traces.messages_elsewhere import OF_A_CLIENT
+from arttrace.formats.sdks.whole_traces.nested_calls import ANSWERS_IN_LOGS
 from arttrace.records import semconv
 from arttrace.store.rows.tables import SPANS
 from arttrace.store.rows.view_parts.definition import of_document
@@ -30,8 +31,10 @@ def _models(of: str) -> str:
 
 def _words(of: str) -> str:
     parts = f"TRY_CAST(TRY_CAST({of_document(semconv.OUTPUT_MESSAGES, of=of)} AS JSON)->'$[0].parts' AS JSON[])"
-    said = f"list_filter({parts}, lambda part: part->>'type' = 'text')"
-    return f"coalesce(array_to_string(list_transform({said}, lambda part: part->>'content'), ''), '')"
+    said = r"""CASE part->>'type' WHEN 'text' THEN coalesce(part->>'content', '') WHEN 'tool_call' THEN chr(10)
+            || coalesce(part->>'name', '') || ' '
+            || regexp_replace(coalesce(part->>'arguments', ''), '[ \t\r\n]', '', 'g') ELSE '' END"""
+    return f"coalesce(array_to_string(list_transform({parts}, lambda part: {said}), ''), '')"
 
 
 _NESTED = f"""(WITH pair AS MATERIALIZED (
@@ -45,7 +48,9 @@ _NESTED = f"""(WITH pair AS MATERIALIZED (
                 list_has_any({_models("a.")}, {_models("b.")}) AS of_one_model,
                 a.input_tokens > 0 AND a.output_tokens > 0 AND b.input_tokens > 0 AND b.output_tokens > 0 AS counted,
                 a.input_tokens = b.input_tokens AND a.output_tokens = b.output_tokens AS as_many,
-                {of_document(semconv.OUTPUT_MESSAGES, of="b.")} IS NOT NULL AS answers,
+                {of_document(semconv.OUTPUT_MESSAGES, of="b.")} IS NOT NULL OR EXISTS (FROM span_records l
+                    WHERE l.trace_id = b.trace_id AND l.parent_span_id = b.span_id AND l.name IN {ANSWERS_IN_LOGS})
+                    AS answers,
                 coalesce({of_document(semconv.TRAJECTORY_ID, of="a.")},
                     {of_document(semconv.TRAJECTORY_ID, of="b.")}) IS NOT NULL AS captured
             FROM pair p JOIN span_records a ON a.trace_id = p.trace_id AND a.span_id = p.above
