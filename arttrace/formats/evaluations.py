@@ -36,8 +36,11 @@ _USUAL = msgspec.structs.asdict(Reward("", "", 0.0))
 
 
 def is_reward_span(span: SpanRow) -> bool:
-    """Whether a span only carries a reward of ours over OTLP, and is no part of the run."""
-    return span.name.startswith(_SPAN_PREFIX) and any(semconv.REWARD_ID in event.attributes for event in span.events)
+    """Whether a span only carries a reward of ours over OTLP, and is no part of the run. It stands alone and does
+    nothing: a part of another system's run may have such a name, and the rewards that it was given."""
+    if span.parent_span_id or semconv.OPERATION_NAME in span.attributes or not span.name.startswith(_SPAN_PREFIX):
+        return False
+    return any(semconv.REWARD_ID in event.attributes for event in span.events)
 
 
 def reward_span(reward: Reward) -> SpanRow:

@@ -374,6 +374,25 @@ def test_feedback_on_a_part_of_an_example_is_of_its_run() -> None:
     assert found.left_out == {"notes on parts of evaluations": 1, "scores without a clear number": 1}
 
 
+def test_a_part_that_is_named_as_a_reward_of_ours_is_a_part(tmp_path: Path) -> None:
+    """A display name is the user's, and the part's feedback is on its span, as a reward that we sent is on one."""
+    calls = json.loads(json.dumps(of_trace("Evaluation.evaluate")))
+    for call in calls:
+        if "/op/predict:" in call["op_name"] or "/op/sub:" in call["op_name"]:
+            given = {"id": call["id"], "feedback_type": "mine", "payload": {"value": 1}}
+            call |= {"display_name": "evaluate it", "summary": {**call["summary"], "weave": {"feedback": [given]}}}
+    found = read_file(lines(*calls), "x")
+    assert found.spans == len(calls) == 22
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(found.records)
+        seen = [(one.agents[0].name, one.incomplete, len(one.calls), len(one.rewards)) for one in store.trajectories()]
+        assert seen == [("predict", "", 1, 2)] * 4
+        in_sql = store.sql(
+            "SELECT t.calls, count(*) FROM trajectories t JOIN rewards r ON r.trajectory_id = t.id GROUP BY ALL"
+        )
+        assert in_sql[1] == [(1, 8)]
+
+
 def test_ops_that_say_no_kind() -> None:
     """One around a call is a step; one below which is none is a tool, which is told by what was asked for."""
     [run] = IMPORTED["plain"]
