@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,28 @@ def evaluated(name: str) -> list[dict[str, Any]]:
 def test_a_judge_that_asks_a_model_is_a_run_of_its_own() -> None:
     _, found = read(lines(*evaluated("judges-call")))
     assert sorted((run.agents[0].name, len(run.calls)) for run in found) == [("predict", 1), ("rate", 1)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "weave:///team/agents/object/listB:bbb/index/0",
+        "weave:///team/agents/object/listA:bbb/index/0",
+        "weave:///team/agents/object/listA:aaa/attr/rows/index/0",
+        {"question": "x"},
+    ],
+    ids=str,
+)
+def test_examples_of_two_lists_are_two_tasks(other: Any) -> None:
+    first = next(call for call in CALLS if "/op/Evaluation.predict_and_score:" in call["op_name"])
+    references = [
+        "weave:///team/agents/object/listA:aaa/index/0",
+        other,
+        "weave:///team/agents/object/listA:aaa/index/0",
+    ]
+    calls = [{**first, "id": f"c{at}", "inputs": {"example": one}} for at, one in enumerate(references)]
+    _, found = read(lines(*calls))
+    assert sorted(Counter(run.scenario for run in found).values()) == [1, 2]
 
 
 def incomplete(calls: list[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -253,7 +253,7 @@ class _Call:
     def _example(self) -> Attributes:
         """A run of a model on one example. Those of one example are a group, whatever the evaluation."""
         example = self._given.get("example")
-        task = str(example).rpartition("/")[2] if is_ref(example) else hashed(16, example)
+        task = example if is_ref(example) else hashed(16, example)
         scores = json_object(self.output).get("scores")
         return {
             **self._of_the_run({"scores": scores} if scores else {}),
