@@ -155,6 +155,28 @@ def test_a_span_of_the_very_call_is_left_out(
     assert models(spans()) == ["m"]
 
 
+def messages(role: str, text: str) -> str:
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+
+
+@pytest.mark.parametrize("id", ["mine-7", None])
+@pytest.mark.parametrize(("question", "found"), [("OTHER", ["m", "m"]), ("one", ["m"])])
+def test_a_call_beside_with_the_same_answer_is_another_where_something_else_was_asked(
+    question: str, found: list[str], id: str | None, tracer: Tracer, client: openai.OpenAI, spans: Spans
+) -> None:
+    """As votes at once are."""
+
+    @arttrace.trajectory
+    def main() -> None:
+        asked = ASKED | {"gen_ai.request.model": "m", "gen_ai.input.messages": messages("user", question)}
+        told = {"gen_ai.output.messages": messages("assistant", "seen one")}
+        with shown(tracer, asked, told | ({"gen_ai.response.id": id} if id else {}), current=False):
+            ask(client, "one")
+
+    main()
+    assert models(spans()) == found
+
+
 def test_of_calls_side_by_side_each_is_one(tracer: Tracer, server: ScriptedServer, spans: Spans) -> None:
     """Two by a client with a hook, of which a callback's span tells too, two that only spans tell of."""
 

@@ -2,10 +2,10 @@
 
 A call that a hook of ours begins inside the span, by OpenTelemetry's context, is the same unless the two say several
 different things. One that begins in the same scope meanwhile (callbacks make spans that are never current) is the same
-where nothing contradicts it, or only the id of one and the same text (LiteLLM makes ids of its own), and it ended
-before the span did. One recorded call answers for one span, and the spans around that. It is decided in the background,
-where it is known what the calls say. A call whose answer another span is to tell (stream_report.py) waits for it,
-unless it is recorded already.
+where nothing contradicts it, what was asked too, or only the id of one and the same text (LiteLLM makes ids of its
+own), and it ended before the span did. One recorded call answers for one span, and the spans around that. It is decided
+in the background, where it is known what the calls say. A call whose answer another span is to tell (stream_report.py)
+waits for it, unless it is recorded already.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class FollowedCall:
             differ = facts.contradictions(known)
             alike = seen.facts is not None and (not differ or facts.is_renamed(known))
             is_one = differ <= _OTHER_WORDS if is_inside else alike
-            is_one = is_one and (is_inside or self._is_beside(seen))
+            is_one = is_one and (is_inside or (self._is_beside(seen) and facts.is_asked_alike(known)))
             like = facts.agreements(known) + 8 * is_inside
             if is_one and like > likeness and all(teller.is_of_one_path(self) for teller in seen.seen_by):
                 found, likeness = seen, like

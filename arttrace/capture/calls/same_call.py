@@ -20,6 +20,8 @@ class Facts(NamedTuple):
     """Its counts of tokens: also those without the tokens of the cache, as some libraries count a prompt's."""
     answer: str = ""
     """The text of the first answer."""
+    asked: str = ""
+    """The text of the last message of its input."""
 
     def contradictions(self, other: Facts) -> int:
         """In how many ways the two differ; 0 where they have one response id."""
@@ -37,6 +39,13 @@ class Facts(NamedTuple):
         is_said = bool(self.answer) and self.answer == other.answer and bool(self.response_id and other.response_id)
         return is_said and self.contradictions(other) == 1
 
+    def is_asked_alike(self, other: Facts) -> bool:
+        """Whether nothing says that they were asked different things, or they have one response id. Calls at once with
+        one answer, as votes, differ in nothing else."""
+        if self.response_id and self.response_id == other.response_id:
+            return True
+        return not (self.asked and other.asked and self.asked != other.asked)
+
     def agreements(self, other: Facts) -> int:
         """In how many ways they are the same; a response id outweighs the rest."""
         return (
@@ -53,7 +62,8 @@ def facts_of(attributes: Mapping[str, Any]) -> Facts:
         str(attributes.get(semconv.RESPONSE_ID) or ""),
         frozenset(str(name).rpartition("/")[2] for name in named if name),
         _usage(attributes),
-        _text(attributes.get(semconv.OUTPUT_MESSAGES)),
+        _text(attributes.get(semconv.OUTPUT_MESSAGES), 0),
+        _text(attributes.get(semconv.INPUT_MESSAGES), -1),
     )
 
 
@@ -73,10 +83,13 @@ _COUNTS = (
 )
 
 
-def _text(messages: Any) -> str:
+def _text(messages: Any, place: int) -> str:
+    """Of the message at this place of a list, or of its JSON, or of the JSON of each."""
     try:
-        answers = msgspec.json.decode(messages) if isinstance(messages, str) else messages or ()
-        parts: Sequence[Mapping[str, Any]] = answers[0]["parts"] if answers else ()
+        found = msgspec.json.decode(messages) if isinstance(messages, str) else list(messages or ())
+        message = found[place] if found else {}
+        said: Mapping[str, Any] = msgspec.json.decode(message) if isinstance(message, str) else message
+        parts: Sequence[Mapping[str, Any]] = said.get("parts") or ()
         return "".join(str(part.get("content") or "") for part in parts if part.get("type") == "text").strip()
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
         return ""  # in another shape
