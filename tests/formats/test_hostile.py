@@ -137,7 +137,12 @@ _SEEN_BY_FOREIGN = [
     *(getattr(semconv, name) for name in dir(semconv) if name.isupper() and isinstance(getattr(semconv, name), str)),
     *(f"langfuse.observation.{end}" for end in ("input", "output", "model.name", "model.parameters", "usage_details")),
     *("langfuse.session.id", "input.value", "output.value", "llm.invocation_parameters", "llm.finish_reason"),
-    *feedback._FIRST,
+    *(
+        f"{prefix}{many}.{at}.{one}.name"
+        for _, prefix in feedback._PREFIXES
+        for many, one in feedback._FORMS
+        for at in (0, 1)
+    ),
     *(f"annotations.0.annotation.{end}" for end in ("score", "label", "explanation", "annotator_kind", "identifier")),
     *("tool.name", "tool.id", "tool_call.id", "tool_call.function.name", "agent.name"),
     *(f"traceloop.entity.{end}" for end in ("name", "input", "output")),
