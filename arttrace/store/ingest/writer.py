@@ -89,8 +89,10 @@ class Writer:
             raise
 
     def _write(self, records: Sequence[EncodedRecord], offsets: Mapping[str, int]) -> int:
-        fresh = self._new_spans([record for record in records if isinstance(record, EncodedSpan)])
-        rewards = [reward for parts in fresh if parts.span is not None for reward in rewards_of(parts.span)]
+        spans = [record for record in records if isinstance(record, EncodedSpan)]
+        # Of those that are there too: an earlier version may have read fewer in them.
+        rewards = [reward for parts in spans if parts.span is not None for reward in rewards_of(parts.span)]
+        fresh = self._new_spans(spans)
         self._store_spans(fresh)
         others = [record for record in records if not isinstance(record, EncodedSpan)]
         new = len(fresh) + self._store_others([*others, *rewards], derived={reward.id for reward in rewards})
