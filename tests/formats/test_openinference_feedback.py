@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
@@ -283,3 +285,46 @@ def test_of_an_agent_whose_parent_did_not_come_it_is_that_agents(data: DataDir) 
 @pytest.mark.parametrize("first", [{}, {"annotations.0.annotation.score": 1.0}])
 def test_the_first_of_a_list_need_not_be_there_or_have_a_name(first: dict[str, Any], data: DataDir) -> None:
     assert stored(data, *run(root={**first, **said(at=1, score=0.5)}))[0] == [("right", 0.5, "code", "", "")]
+
+
+def test_a_file_imported_again_brings_what_an_earlier_version_did_not_read(data: DataDir, tmp_path: Path) -> None:
+    file = tmp_path / "spans.json"
+    file.write_bytes(encode_json(run(root=said(score=0.5), of_sub=said(score=0.25))))
+
+    def imported() -> dict[str, list[tuple[float, str | None]]]:
+        CliRunner().invoke(cli, ["import", str(file), "--dir", str(data.root)], catch_exceptions=False)
+        return by_run(data)
+
+    assert (first := imported()) == {"a" * 32: [(0.25, agent(3)), (0.5, None)]}
+    with duckdb.connect(data.store) as connection:
+        connection.execute("DELETE FROM reward_records; DELETE FROM summaries")
+    assert by_run(data) == {"a" * 32: []}
+    assert [imported(), imported()] == [first, first]
+
+
+def phoenix(id: int, kind: str, parent: int | None, *annotations: dict[str, Any], **attributes: Any) -> dict[str, Any]:
+    return {
+        "name": kind, "span_kind": kind, "context": {"trace_id": "a" * 32, "span_id": agent(id)},
+        "parent_id": parent and agent(parent), "start_time": f"2026-01-01T00:00:0{id}Z",
+        "end_time": "2026-01-01T00:00:09Z", "status_code": "OK", "attributes": attributes,
+        "annotations": list(annotations),
+    }  # fmt: skip
+
+
+def test_annotations_of_phoenix_are_of_the_same_agents_and_people_as_those_in_attributes(data: DataDir) -> None:
+    def annotation(name: str, kind: str, score: float) -> dict[str, Any]:
+        return {"id": f"of-{name}", "name": name, "annotator_kind": kind, "result": {"score": score}}
+
+    both = said(score=1.0, annotator_kind="HUMAN")
+    spans = [
+        phoenix(1, "AGENT", None, annotation("right", "HUMAN", 1.0), **{"agent.name": "main"}, **both),
+        phoenix(2, "LLM", 1, annotation("short", "LLM", 0.5), **call(2, 1).attributes),
+        phoenix(3, "AGENT", 1, annotation("found", "CODE", 0.25), **{"agent.name": "helper"}),
+        phoenix(4, "LLM", 3, annotation("kind", "HUMAN", -1.0), **call(4, 3).attributes),
+    ]
+    found = read_file("\n".join(map(json.dumps, spans)).encode(), "file")
+    assert found.rewards == 4
+    assert stored(data, *found.records)[0] == [
+        ("found", 0.25, "code", "helper", ""), ("kind", -1.0, "person", "helper", ""),
+        ("right", 1.0, "person", "", ""), ("short", 0.5, "judge", "main", ""),
+    ]  # fmt: skip

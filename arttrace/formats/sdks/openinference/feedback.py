@@ -76,6 +76,12 @@ def told_of(span: SpanRow) -> Target | None:
     return Target(span.links[0].trace_id, span.links[0].span_id)
 
 
+def source_of(annotator_kind: Any) -> str:
+    """The source of what an annotator of this kind says; of one that is not said, code."""
+    kind = text(annotator_kind) or "CODE"
+    return _SOURCES.get(kind, kind)
+
+
 def _read(span: SpanRow) -> Iterator[tuple[Reward, str]]:
     if not has_feedback(span.attributes):
         return
@@ -102,9 +108,8 @@ def _said(item: dict[str, Any]) -> _Feedback | None:
     words = [text(item.get("label")), text(item.get("explanation"))]
     if name is None or not any((value is not None, given, *words)):
         return None
-    kind = text(item.get("annotator_kind")) or "CODE"
-    source = _SOURCES.get(kind, kind)
-    return _Feedback(name, value, given, ": ".join(filter(None, words)), source, text(item.get("identifier")) or "")
+    source, identifier = source_of(item.get("annotator_kind")), text(item.get("identifier")) or ""
+    return _Feedback(name, value, given, ": ".join(filter(None, words)), source, identifier)
 
 
 def _reward(span: SpanRow, scope: Scope, said: _Feedback, number: int) -> tuple[Reward, str]:

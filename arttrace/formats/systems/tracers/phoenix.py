@@ -1,7 +1,8 @@
 """Spans exported from Arize Phoenix: its REST API's JSON, or rows of a dataframe of spans (JSON or Parquet). Pure.
 
 Attributes are OpenInference's, flat or nested; flat again they are read as those that come over OTLP. Annotations
-that stand beside a span become rewards with their names: a root's of its trace, another span's of that span.
+that stand beside a span become rewards with their names, a root's of its trace, another span's of that span, as those
+in attributes do; what both say counts once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openinference import flat
+from arttrace.formats.sdks.openinference.feedback import rewards_in, source_of
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
 from arttrace.records.values.lenient_json import json_object, json_objects
@@ -40,7 +42,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     above, status = item.get("parent_id"), str(item.get("status_code") or "")
     parent = hex_id(above, 16) if isinstance(above, str) and above else None
     attributes = _attributes(item)
-    yield SpanRow(
+    span = SpanRow(
         trace_id=trace_id,
         span_id=span_id,
         parent_span_id=parent,
@@ -57,22 +59,27 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         resource={"service.name": source},
         scope_name="phoenix-export",
     )
+    yield span
+    said = {(one.name, one.value, one.source) for one in rewards_in(span) if one.counts}
     for one in (*json_objects(item.get("annotations")), *json_objects(item.get("span_annotations"))):
         result = one["result"] if isinstance(one.get("result"), dict) else one
         value = finite(result.get("score"))
-        if value is not None:
+        if value is None:
+            yield LeftOutItem("annotations without a score")
+            continue
+        name, annotator = str(one.get("name") or "annotation"), source_of(str(one.get("annotator_kind") or "").upper())
+        if (name, value, annotator) not in said:
             yield Reward(
                 id=str(one.get("id") or f"{own}:{one.get('name')}"),
                 trajectory_id=trace_id,
                 value=value,
-                name=str(one.get("name") or "annotation"),
+                name=name,
                 agent_id=None if parent is None else span_id,
-                source="judge" if str(one.get("annotator_kind")).upper() == "LLM" else "code",
+                source=annotator,
                 explanation=str(result.get("explanation") or result.get("label") or ""),
                 time_ns=time_ns(one.get("created_at")) or start,
+                of_span=parent is not None,
             )
-        else:
-            yield LeftOutItem("annotations without a score")
 
 
 def _has_answer(attributes: Attributes) -> bool:
