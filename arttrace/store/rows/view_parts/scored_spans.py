@@ -41,8 +41,7 @@ of (NULL where none is), and whether what is said of it is said of the run."""
 _IS_OF: Final = f"""{_SAYS_SO.format("r.")} AND o.given_to = r.trajectory_id AND o.span_id = r.agent_id"""
 
 GIVEN: Final = f"""(
-        SELECT r.* EXCLUDE (run, trace)
-            REPLACE (coalesce(p.trajectory_id, r.run, t.trajectory_id, r.trajectory_id) AS trajectory_id)
+        SELECT r.* REPLACE (coalesce(p.trajectory_id, r.run, t.trajectory_id, r.trajectory_id) AS trajectory_id)
         FROM (SELECT r.* REPLACE (
                 CASE WHEN o.is_uppermost IS NOT TRUE THEN coalesce(o.agent, r.agent_id) END AS agent_id), o.run,
             CASE WHEN r.trajectory_id NOT IN (SELECT trajectory_id FROM placed_spans WHERE trajectory_id IS NOT NULL)
