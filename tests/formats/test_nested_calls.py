@@ -15,7 +15,7 @@ from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.costs.prices import Prices
-from arttrace.views.costs.usage import cost_of_run
+from arttrace.views.costs.usage import Cost, cost_of_run, costs_by
 
 DATA = Path(__file__).parent / "data"
 TRACE = "1" * 32
@@ -169,3 +169,20 @@ def test_a_call_inside_another_stays_one(spans: list[SpanRow], tmp_path: Path) -
 
 def test_several_answers_inside_are_calls_of_their_own(tmp_path: Path) -> None:
     assert calls([outer(), inner("b"), inner("c")], tmp_path) == ["a", "b", "c"]
+
+
+def test_a_cost_that_the_outer_record_alone_states_is_the_calls(tmp_path: Path) -> None:
+    failed = msgspec.structs.replace(inner("b", None), status_code=2, status_message="busy")
+    spans = [outer(**{"gen_ai.cost.total_cost": 0.01}), failed, inner("c")]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(spans)
+        [run] = store.trajectories()
+        assert cost_of_run(store, run.id, Prices({}, {})) == Cost(0.01, stated_usd=0.01)
+        assert costs_by(store, "model", Prices({}, {})) == {"m": Cost(0.01, stated_usd=0.01)}
+
+
+def test_a_cost_that_both_records_state_counts_once(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([outer(**{"gen_ai.cost.total_cost": 0.02}), inner(**{"operation.cost": 0.01})])
+        [run] = store.trajectories()
+        assert cost_of_run(store, run.id, Prices({}, {})) == Cost(0.01, stated_usd=0.01)

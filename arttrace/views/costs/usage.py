@@ -57,12 +57,21 @@ _STATED = f"""coalesce({", ".join(_amount(of_document(name)) for name in semconv
         CASE WHEN {" IS NOT NULL OR ".join(_OF_PARTS)} IS NOT NULL
             THEN {" + ".join(f"coalesce({part}, 0)" for part in _OF_PARTS)} END,
         {_amount(f"coalesce({_BY_KIND}['total'], list_sum(map_values({_BY_KIND})))")})"""
+_OF_OUTER = f"""(SELECT b.trace_id AS in_trace, b.span_id AS in_span, outer_stated FROM (
+        SELECT trace_id AS above_trace, span_id AS above, {_STATED} AS outer_stated FROM {{source}}
+        WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}')
+    JOIN span_records b ON b.trace_id = above_trace AND b.parent_span_id = above
+    WHERE b.operation IN {semconv.CALL_OPERATIONS} AND b.end_ns > 0 AND b.error IS NULL
+    QUALIFY 1 = row_number() OVER (
+        PARTITION BY above_trace, above ORDER BY b.output_tokens IS NULL, b.start_ns, b.span_id))"""  # noqa: S608
+"""What the outer one of two records of a call states, of the inner one, which counts."""
 _USAGES = f"""SELECT {{name}}, {_MODEL}, c.policy_version, {_PROVIDER},
         coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, ''), {_TIER}, count(*),
         coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(TRY_CAST({_first(_CACHED)} AS BIGINT)), 0)::BIGINT,
         coalesce(sum(TRY_CAST({_first(_WRITTEN)} AS BIGINT)), 0)::BIGINT, coalesce(sum(c.output_tokens), 0)::BIGINT,
         coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS reported, sum(stated)
-    FROM (SELECT *, coalesce(input_tokens, output_tokens) AS used, {_STATED} AS stated FROM {{source}}) c {{join}}
+    FROM (SELECT s.*, coalesce(input_tokens, output_tokens) AS used, coalesce({_STATED}, outer_stated) AS stated
+        FROM {{source}} s LEFT JOIN {_OF_OUTER} ON in_trace = s.trace_id AND in_span = s.span_id) c {{join}}
     WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported, stated IS NULL"""  # noqa: S608
 AGENTS_OF_CALLS: Final = f"""(WITH RECURSIVE above AS (
         SELECT DISTINCT trace_id, span_id, parent_span_id FROM span_records
