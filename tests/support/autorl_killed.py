@@ -91,8 +91,8 @@ def main(events: Events, options: Sequence[str], policy: ScriptedServer) -> None
 
     gathered = stages.AutoRL._gathered
 
-    async def gathers(of: stages.AutoRL, *args: Any) -> Any:
-        found = await gathered(of, *args)
+    async def gathers(of: stages.AutoRL, *args: Any, **kwargs: Any) -> Any:
+        found = await gathered(of, *args, **kwargs)
         events.add("gathered")
         return found
 
