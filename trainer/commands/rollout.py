@@ -194,7 +194,7 @@ def command(
         jobs = [(one, one.job(secrets.token_hex(16))) for one in plan.scenarios for _ in range(runs)]
         report = _run(data, entry, jobs, environment, min(concurrency, len(jobs)), timeout, gateway)
     for policy, step, numbers in report.evaluations():
-        add_evaluation(data, policy, step, numbers)
+        add_evaluation(data, policy, step, {f"held-out/{name}": number for name, number in numbers.items()})
     if as_json:
         print_json(report.document(entry, plan.refused))
     else:

@@ -105,20 +105,20 @@ class Report:
         return "\n".join(lines)
 
     def evaluations(self) -> Iterator[tuple[str, int, dict[str, float]]]:
-        """Of each version, as its policy's name and its step, the mean reward of the held-out runs that it answered
-        alone, and how many these are; by the names that `add_evaluation` keeps."""
+        """Of each version, as its policy's name and its step, the mean `reward` of the held-out runs that it answered
+        alone, and how many `runs` these are."""
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         for one in self._held_out:
             if one.reward is not None and (version := _only_version(one)):
                 rewards[version].append(one.reward)
         for version, found in sorted(rewards.items()):
             policy, _, step = version.rpartition("@")
-            yield policy, int(step), {"held-out/runs": float(len(found)), "held-out/reward": fmean(found)}
+            yield policy, int(step), {"runs": float(len(found)), "reward": fmean(found)}
 
     def _evaluation_lines(self) -> Iterator[str]:
         for policy, step, numbers in self.evaluations():
-            runs = quantity(int(numbers["held-out/runs"]), "run")
-            yield f"held out: mean reward {numbers['held-out/reward']:.3f} of {runs} of {policy}@{step}, recorded"
+            runs = quantity(int(numbers["runs"]), "run")
+            yield f"held out: mean reward {numbers['reward']:.3f} of {runs} of {policy}@{step}, recorded"
         if unrewarded := sum(one.reward is None for one in self._held_out):
             yield f"held out: {quantity(unrewarded, 'run')} without a reward, in no mean"
         rewarded = [one for one in self._held_out if one.reward is not None]
@@ -141,10 +141,7 @@ class Report:
             "seconds": self.seconds,
             "interrupted": self.interrupted,
             "refused": refused,
-            "held_out": [
-                {"policy": policy, "step": step, **{name.partition("/")[2]: of for name, of in numbers.items()}}
-                for policy, step, numbers in self.evaluations()
-            ],
+            "held_out": [{"policy": policy, "step": step, **numbers} for policy, step, numbers in self.evaluations()],
             "runs": [
                 {
                     "trajectory": one.trajectory_id,
