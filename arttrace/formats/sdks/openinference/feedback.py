@@ -71,9 +71,7 @@ def kept_as_notes(span: SpanRow) -> Iterator[str]:
 
 def told_of(span: SpanRow) -> Target | None:
     """What an evaluator's span is about that only carries what was found of one which had ended; None of any other."""
-    if len(span.links) != 1 or span.attributes.get(KIND) != _EVALUATOR:
-        return None
-    return Target(span.links[0].trace_id, span.links[0].span_id)
+    return _linked(span) if span.attributes.get(KIND) == _EVALUATOR else None
 
 
 def source_of(annotator_kind: Any) -> str:
@@ -153,9 +151,14 @@ def _target(span: SpanRow, scope: Scope) -> Target | None:
     kind = text(attributes.get(KIND))
     carries = kind == _EVALUATOR or not (kind or semconv.OPERATION_NAME in attributes)
     if carries and span.links:
-        if len(span.links) == 1 and scope == "span":
-            return Target(span.links[0].trace_id, span.links[0].span_id)
+        if scope == "span":
+            return _linked(span)
         traces = {link.trace_id for link in span.links}
-        return Target(traces.pop(), None) if scope != "span" and len(traces) == 1 else None
+        return Target(traces.pop(), None) if len(traces) == 1 else None
     own = text(attributes.get(semconv.TRAJECTORY_ID)) or span.trace_id
     return Target(own, span.span_id if scope == "span" and span.parent_span_id else None)
+
+
+def _linked(span: SpanRow) -> Target | None:
+    """The span that this one links to; None where there are several, or none."""
+    return Target(span.links[0].trace_id, span.links[0].span_id) if len(span.links) == 1 else None
