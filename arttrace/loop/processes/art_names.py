@@ -25,33 +25,28 @@ _NOT_HERE: dict[str, tuple[Any, str]] = {
     "grad_accumulation_sequences": (None, "Pass minibatches=, the number of optimizer steps of each pass."),
     "kimi_k2_tau": (None, "Pass kl_weight=, which holds the policy near its reference."),
     "kl_penalty_reference_step": (None, "Pass kl_reference=, the directory of that version's adapter (step.adapter)."),
-    "logprob_calculation_chunk_size": (
-        1024,
-        _AS_MANY_AS_FIT,
-    ),
+    "logprob_calculation_chunk_size": (1024, _AS_MANY_AS_FIT),
     "loss_fn_config": (None, "Pass its keys by themselves, under the names of `arttrace train`: epsilon_low=0.2."),
     "mask_prob_ratio": (False, "Pass importance='token_mask' with importance_clip_max=."),
     "num_trajectories_learning_rate_multiplier_power": (0.0, "Pass the learning_rate= of each call."),
     "packed_sequence_length": (None, _AS_MANY_AS_FIT),
     "plot_tensors": (False, "`arttrace show ID --tokens` prints what is trained on."),
-    "precalculate_logprobs": (
-        False,
-        "Pass importance='token_truncate', which takes those of the newest version.",
-    ),
+    "precalculate_logprobs": (False, "Pass importance='token_truncate', which takes those of the newest version."),
     "save_checkpoint": (True, "Every step is a version; model.delete_checkpoints() removes old ones."),
     "scale_learning_rate_by_reward_std_dev": (False, "Pass the learning_rate= of each call."),
 }
 """What has no counterpart: the value by which ART does without it, and what does the like here."""
 _STATE = "missing: keep what a loop remembers in a file; iterate_dataset goes on at initial_step=model.get_step()"
 _OF_MODELS = {
-    "activate_metrics_context": "missing: `arttrace stats` sums up tokens",
-    "cost_calculator": "missing: `arttrace stats` sums up tokens",
+    **dict.fromkeys(
+        ("activate_metrics_context", "cost_calculator", "set_cost_calculator"),
+        "missing: `arttrace stats` sums up tokens",
+    ),
     **dict.fromkeys(("merge_state", "overwrite_state", "read_state", "write_state"), _STATE),
     "metrics_builder": "model.log(metrics={...})",
     "model_copy": "copy.deepcopy(model)",
     "model_dump": "vars(model)",
     "safe_model_dump": "vars(model)",
-    "set_cost_calculator": "missing: `arttrace stats` sums up tokens",
     "train_sft": 'model.train(groups, method="sft") on gathered groups; for files `arttrace import`, then '
     "`arttrace train --method sft`",
     "update_wandb_config": "missing: report_to='wandb' reports the settings of the training",
