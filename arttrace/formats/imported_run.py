@@ -53,6 +53,11 @@ def lacks(lines: int) -> dict[str, Any]:
     return {semconv.INTERRUPTED: f"{quantity(lines, 'line')} of the session missing"} if lines else {}
 
 
+def counted_as_failed(system: str, of_what: str = "it", why: Any = None) -> str:
+    """Why nothing is to be learned of a run that its own system leaves out of training, whatever reward it has."""
+    return f"{system} counts {of_what} as failed ({why})" if why else f"{system} counts {of_what} as failed"
+
+
 def answered(response: Mapping[str, Any], usage: Any) -> dict[str, Any]:
     """What an API said of an answer: its model, its id, and what it used."""
     named = {semconv.RESPONSE_MODEL: response.get("model"), semconv.RESPONSE_ID: response.get("id")}

@@ -32,7 +32,7 @@ _INCOMPLETE: Final[tuple[tuple[_Found, str], ...]] = (
         "The file that it was read from has only a part of it. `arttrace import` does not join files.",
     ),
     (
-        re.compile("interrupted: .*NeMo Gym").search,
+        re.compile("interrupted: .*(counts .*as failed|masked by)").search,
         "Whoever made the rollout says that its reward or its tokens are not to be relied on. Collect it again.",
     ),
     (

@@ -360,6 +360,45 @@ def test_evaluations_and_agents_that_are_not_to_be_trained_are_never_trained_on(
     }  # fmt: skip
 
 
+def failure_of(*items: dict[str, Any]) -> list[str]:
+    """Why runs are not trained on that are the best of their groups, "" of those that are."""
+    found = read_file(lines(*items), "file")
+    spans, rewards = ([one for one in found.records if isinstance(one, kind)] for kind in (SpanRow, Reward))
+    runs = build_trajectories(spans, rewards)
+    assert all((never_trained_on(run) is NotTrained.INCOMPLETE) == bool(run.incomplete) for run in runs)
+    return [run.incomplete for run in sorted(runs, key=lambda run: run.start_ns)]
+
+
+def test_what_verifiers_counts_as_failed_is_never_trained_on() -> None:
+    """Whatever its reward: prime-rl leaves it out, and a whole trace in an episode that failed. One that failed once
+    and was tried again did not fail."""
+    episode = json.loads(EPISODES.read_text().splitlines()[0])
+    gone = {"type": "ProviderError", "message": "gone"}
+    proposer, *others = episode["traces"]
+    failed = "interrupted: verifiers counts it as failed"
+    errors = {"ok": False, "errors": [gone]}
+    assert failure_of({**episode, "traces": [{**proposer, **errors}]}) == [f"{failed} (ProviderError)"]
+    assert failure_of({**episode, "traces": [{**proposer, "ok": False}]}) == [failed]
+    assert failure_of({**proposer, "ok": False}) == [failed]
+    assert failure_of({**episode, "traces": [{**proposer, "errors": [gone]}]}) == [""]
+    old = {name: value for name, value in proposer.items() if name != "ok"}  # as it was until 0.2
+    assert failure_of({**old, "errors": [gone]}, {**old, "id": "other"}) == [f"{failed} (ProviderError)", ""]
+    of_episode = "interrupted: verifiers counts its episode as failed"
+    broken = {**episode, **errors, "traces": [{**proposer, **errors}, others[0]]}
+    assert failure_of(broken) == [f"{failed} (ProviderError)", f"{of_episode} (ProviderError)"]
+    assert failure_of({**episode, "ok": False}) == [of_episode] * 4
+    assert "Collect it again" in " ".join(on_incomplete(failed) + on_incomplete(of_episode))
+
+
+def test_a_result_of_verifiers_with_an_error_is_never_trained_on() -> None:
+    """As prime-rl trained on none of its tokens."""
+    asked = [{"role": "user", "content": "2 + 2?"}]
+    item = {"example_id": 1, "prompt": asked, "completion": [{"role": "assistant", "content": "4"}], "reward": 1.0}
+    assert failure_of(item) == [""]
+    chain = {"error": "ToolError", "error_chain_str": "ToolError -> OSError"}
+    assert failure_of({**item, "error": chain}) == ["interrupted: verifiers counts it as failed (ToolError -> OSError)"]
+
+
 def test_an_agent_of_an_episode_that_broke_off_is_compared_with_the_same_agent() -> None:
     """A solver that never came leaves a proposer alone in its episode."""
     whole, broken, *_ = (json.loads(line) for line in EPISODES.read_text().splitlines())

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.imported_run import ImportedRun, counted_as_failed
 from arttrace.formats.left_out import Read
 from arttrace.formats.systems.exchanges import RESPONSES, attributes_of
 from arttrace.records import semconv
@@ -64,7 +64,7 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
 def _unusable(item: dict[str, Any]) -> str | None:
     """Why nothing is to be learned of a rollout, None where it may be. Some agents say it in their own settings."""
     if (failure := item.get(_FAILURE)) is not None:
-        return f"NeMo Gym counts it as failed ({failure})"
+        return counted_as_failed("NeMo Gym", why=failure)
     if not (item.get(_MASK) or json_object(item.get("instance_config")).get(_MASK)):
         return None
     why = json_object(item.get(_CAPTURE)).get("error")

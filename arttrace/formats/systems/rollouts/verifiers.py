@@ -1,7 +1,8 @@
 """Results that evaluations of verifiers save (`results.jsonl`): a prompt, its completion and its reward. Pure.
 
 Messages are OpenAI's, with each tool call as JSON text; a prompt of a base model is text. Rollouts of one example of a
-task are a group. Source: verifiers 0.1, utils/save_utils.py.
+task are a group. One with an error is incomplete, as prime-rl trained on none of its tokens. Source: verifiers 0.1,
+utils/save_utils.py.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.imported_run import ImportedRun, counted_as_failed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts
 from arttrace.formats.sdks.openai_messages import offered_tools
+from arttrace.records import semconv
 from arttrace.records.values.lenient_json import json_object, read_json
 
 KIND = "verifiers results"
@@ -51,7 +53,8 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
     number = next((item[name] for name in _NUMBERS if item.get(name) is not None), None)
     task = "/".join(str(one) for one in (item.get("task"), number) if one is not None)
     result = said[-1].get("content") if said else None
-    yield run.end(task=task, metadata=beside, result=result, error=error)
+    failed = None if error is None else counted_as_failed("verifiers", why=error)
+    yield run.end(task=task, metadata=beside, result=result, error=error, attributes={semconv.INTERRUPTED: failed})
     yield from run.rewards({"reward": item["reward"]})
     if item.get("trajectory"):
         yield LeftOutItem("steps of a trajectory, whose messages were read")

@@ -4,8 +4,9 @@ A trace is a graph of messages, each with the tokens that it adds to what came b
 ask for it, and the mask says which of them the model sampled. A node that no model sampled is context, whoever says it.
 Every trace is a run, with rewards that are weighted, and added up there as here. A group of episodes, or else a task,
 is as many groups of runs as it has agents and tasks that these made for one another. Evaluations during a training run
-are held out, and agents that it does not train are not to be trained here. Source: verifiers 0.4, v1/episode.py,
-v1/trace.py and v1/graph.py.
+are held out, and agents that it does not train are not to be trained here. What failed is incomplete, as are the whole
+traces of an episode that failed: prime-rl trains on neither. Source: verifiers 0.4, v1/episode.py, v1/trace.py and
+v1/graph.py; prime-rl, orchestrator/envs.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from arttrace.formats.imported_run import ImportedRun, hashed
+from arttrace.formats.imported_run import ImportedRun, counted_as_failed, hashed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import settings
 from arttrace.records import semconv
@@ -65,10 +66,23 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         # An agent that is given what another one made of the group's task attempts that, in whichever episode.
         compared = [group, agent, "" if task in (None, own) else own] if isinstance(group, str) and group else []
         own_tags = [semconv.NOT_TRAINABLE_TAG] if json_object(one["agent"]).get("trainable") is False else []
-        of_run = {semconv.GROUP: "/".join(filter(None, compared)), semconv.TAGS: [*held_out, *own_tags] or None}
+        of_run = {
+            semconv.GROUP: "/".join(filter(None, compared)),
+            semconv.TAGS: [*held_out, *own_tags] or None,
+            semconv.INTERRUPTED: _failure(one, "it") or (None if is_alone else _failure(item, "its episode")),
+        }
         yield from _run(one, source, scenario, episode, of_run)
     if not traces:
         yield LeftOutItem("episodes without a trace")
+
+
+def _failure(item: Node, what: str) -> str | None:
+    """Why a trace or an episode is no whole one. It says so itself, but for those of older versions; the errors may be
+    of attempts before the last one."""
+    errors = json_objects(item.get("errors"))
+    if item.get("ok", not errors):
+        return None
+    return counted_as_failed("verifiers", what, errors[-1].get("type") if errors else None)
 
 
 def _key(item: Node) -> str:
