@@ -360,6 +360,74 @@ def test_evaluations_and_agents_that_are_not_to_be_trained_are_never_trained_on(
     }  # fmt: skip
 
 
+def answered_trace(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A trace with a question of two tokens and the given nodes behind it."""
+    asked = {"message": {"role": "user", "content": "2 + 2?"}, "token_ids": [1, 2], "mask": [False, False]}
+    return {"id": "t", "agent": {"name": "a"}, "task": {}, "ok": True, "nodes": [asked, *nodes], **more}
+
+
+def answer_node(text: str, **more: Any) -> dict[str, Any]:
+    tokens = {"token_ids": [3, 4, 5], "mask": [False, True, True], "logprobs": [-0.5, -0.25]}
+    return {"parent": 0, "message": {"role": "assistant", "content": text}, "sampled": True, **tokens, **more}
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"advantages": [0.0, 0.0]},
+        {"reference_logprobs": [-1.0, -1.0]},
+        {"trainer_logprobs": [-1.0, -1.0]},
+        {"entropies": [0.1, 0.1]},
+        {"loss_weights": {"ce": [0.0, 1.0, 1.0]}},
+        {"advantages": [1.0, 1.0], "loss_weights": {"ce": [0.0, 1.0, 1.0]}},
+    ],
+)
+def test_what_a_trainer_computed_for_each_token_of_a_trace_is_counted(beside: dict[str, Any]) -> None:
+    """prime-rl writes it to the nodes, and no record holds it."""
+    item = answered_trace(answer_node("4", **beside), answer_node("5", advantages=None, loss_weights=None))
+    found, [run] = read(lines(item))
+    assert found.left_out == {"advantages, loss weights and other numbers for each token of a message": 1}
+    assert [list(placed.call.choices[0].token_ids or ()) for placed in run.calls] == [[4, 5]] * 2
+
+
+@pytest.mark.parametrize("mask", [[False, True, False], [False] * 3, [False, True]])
+def test_tokens_that_the_mask_of_a_trace_does_not_set_apart_are_counted(mask: list[bool]) -> None:
+    found, [run] = read(lines(answered_trace(answer_node("4", mask=mask))))
+    assert found.left_out == {"token ids of answers whose mask does not say which were sampled": 1}
+    assert run.calls[0].call.choices[0].token_ids is None
+
+
+def test_the_tokens_of_a_trace_are_kept_without_their_log_probabilities() -> None:
+    found, [run] = read(lines(answered_trace(answer_node("4", logprobs=[]))))
+    [choice] = run.calls[0].call.choices
+    assert (found.left_out, list(choice.token_ids or ()), choice.logprobs) == ({}, [4, 5], None)
+
+
+def test_attempts_to_compact_that_were_not_taken_up_are_never_trained_on() -> None:
+    """verifiers marks their branches as not trainable. The one that the harness went on from is trained on."""
+    attempt = {"semantic_parents": [{"node": 1, "type": "compaction_attempt"}]}
+    went_on = {"parent": None, "semantic_parents": [{"node": 3, "type": "compaction"}]}
+    nodes = [
+        answer_node("4"), answer_node("in vain", **attempt), answer_node("taken", **attempt),
+        answer_node("on", **went_on),
+    ]  # fmt: skip
+    found, [run] = read(lines(answered_trace(*nodes)))
+    assert found.left_out == {"attempts to compact a context that were not taken up": 1}
+    answers = [placed.call.choices[0].message.text for placed in run.calls]
+    assert answers == ["4", "taken", "on"]
+
+
+def test_each_call_of_a_trace_is_offered_the_tools_of_its_own_branch() -> None:
+    """Those of sub-agents differ; verifiers has them on the first message from version 0.4 on."""
+    add, look = ({"name": name, "description": "", "parameters": {"type": "object"}} for name in ("add", "look"))
+    first = answered_trace(answer_node("4"))["nodes"][0]
+    other = {**first, "tools": [look]}
+    item = answered_trace(answer_node("4"), other, answer_node("5", parent=2), tools=[add, look])
+    item["nodes"][0] = {**first, "tools": [add]}
+    _, [run] = shown(lines(item))
+    assert [call["offered"] for call in run["calls"]] == [["add"], ["look"]]
+
+
 def failure_of(*items: dict[str, Any]) -> list[str]:
     """Why runs are not trained on that are the best of their groups, "" of those that are."""
     found = read_file(lines(*items), "file")

@@ -1,7 +1,8 @@
 """Traces of verifiers from version 0.3 on (`traces.jsonl`): episodes, each with the traces of its agents. Pure.
 
 A trace is a graph of messages, each with the tokens that it adds to what came before; an answer's begin with those that
-ask for it, and the mask says which of them the model sampled. A node that no model sampled is context, whoever says it.
+ask for it, and the mask says which of them the model sampled. A node that no model sampled is context, whoever says it;
+an attempt to compact the context from which nobody went on is left out, as verifiers does not train on it.
 Every trace is a run, with rewards that are weighted, and added up there as here. A group of episodes, or else a task,
 is as many groups of runs as it has agents and tasks that these made for one another. Evaluations during a training run
 are held out, and agents that it does not train are not to be trained here. What failed is incomplete, as are the whole
@@ -34,6 +35,9 @@ _USAGE = (
     ("cached_input_tokens", semconv.USAGE_CACHE_READ_INPUT_TOKENS),
     ("reasoning_tokens", semconv.USAGE_REASONING_OUTPUT_TOKENS),
 )
+_PER_TOKEN = ("advantages", "reference_logprobs", "trainer_logprobs", "entropies", "loss_weights")
+_ATTEMPT, _COMPACTED = "compaction_attempt", "compaction"
+"""How a node is linked to that of whose context it is a summary, and one that goes on from a summary to that."""
 
 Node = dict[str, Any]
 
@@ -101,7 +105,8 @@ def _agent(trace: Node) -> str:
 def _run(trace: Node, source: str, task: str, episode: dict[str, Any], attributes: dict[str, Any]) -> Iterator[Read]:
     nodes = [_checked(one, at) for at, one in enumerate(trace["nodes"])]
     run = ImportedRun(source, trace["id"], start_ns=time_ns(json_object(trace.get("timing")).get("start")))
-    offered = json_objects(trace.get("tools"))
+    offered, has_own = json_objects(trace.get("tools")), any(node.get("tools") for node in nodes)
+    in_vain = _attempts_in_vain(nodes)
     calls = json_objects(trace.get("calls"))
     named = {call["node"] for call in calls if isinstance(call.get("node"), int)}
     calls += [{"node": at} for at, node in enumerate(nodes) if node.get("sampled") and at not in named]
@@ -111,7 +116,13 @@ def _run(trace: Node, source: str, task: str, episode: dict[str, Any], attribute
         if not isinstance(at, int) or not 0 <= at < len(nodes):
             yield LeftOutItem("calls that failed, of which no message is kept")
             continue
+        if at in in_vain:
+            yield LeftOutItem("attempts to compact a context that were not taken up")
+            continue
         path = _path(nodes, at)
+        tokens = _tokens(path)
+        if nodes[at].get("token_ids") and not tokens:
+            yield LeftOutItem("token ids of answers whose mask does not say which were sampled")
         time = json_object(call.get("time"))
         yield run.call(
             number,
@@ -120,10 +131,13 @@ def _run(trace: Node, source: str, task: str, episode: dict[str, Any], attribute
             start_ns=time_ns(time.get("start")),
             end_ns=time_ns(time.get("end")) or time_ns(nodes[at].get("timestamp")),
             model=call.get("model") if isinstance(call.get("model"), str) else None,
-            offered=offered,
-            attributes={**settings(call.get("sampling")), **_usage(json_object(call.get("usage"))), **_tokens(path)},
+            offered=json_objects(path[0].get("tools")) if has_own else offered,
+            attributes={**settings(call.get("sampling")), **_usage(json_object(call.get("usage"))), **tokens},
         )
         last = nodes[at]["message"].get("content")
+    for node in nodes:
+        if any(node.get(name) is not None for name in _PER_TOKEN):
+            yield LeftOutItem("advantages, loss weights and other numbers for each token of a message")
     errors = json_objects(trace.get("errors"))
     error = f"{errors[-1].get('type')}: {errors[-1].get('message')}" if errors and not trace.get("ok") else None
     beside = {name: value for name, value in trace.items() if name not in _READ and value}
@@ -156,20 +170,28 @@ def _path(nodes: Sequence[Node], at: int) -> list[Node]:
     return found[::-1]
 
 
+def _attempts_in_vain(nodes: Sequence[Node]) -> set[int]:
+    """The answers that were to compact a context, but for those that the agent went on from."""
+    links = [(at, link) for at, node in enumerate(nodes) for link in json_objects(node.get("semantic_parents"))]
+    followed = {node.get("parent") for node in nodes} | {
+        link.get("node") for _, link in links if link.get("type") == _COMPACTED
+    }
+    return {at for at, link in links if link.get("type") == _ATTEMPT} - followed
+
+
 def _tokens(path: Sequence[Node]) -> dict[str, Any]:
-    """What the model read and sampled, where the sampled tokens are the last of the answer's, each with its
-    log-probability."""
+    """What the model read and sampled, where the sampled tokens are the last of the answer's."""
     own, mask = path[-1].get("token_ids") or [], path[-1].get("mask") or []
     logprobs = path[-1].get("logprobs") or []
     asked = mask.index(True) if True in mask else len(own)
     sampled = own[asked:]
-    if not sampled or len(mask) != len(own) or not all(mask[asked:]) or len(logprobs) != len(sampled):
+    if not sampled or len(mask) != len(own) or not all(mask[asked:]):
         return {}
     given = [id for node in path[:-1] for id in node.get("token_ids") or []]
     return {
         semconv.PROMPT_TOKEN_IDS: encode_token_ids([*given, *own[:asked]]),
         semconv.TOKEN_IDS: encode_token_ids(sampled),
-        semconv.LOGPROBS: encode_logprobs(logprobs),
+        semconv.LOGPROBS: encode_logprobs(logprobs) if len(logprobs) == len(sampled) else None,
     }
 
 
