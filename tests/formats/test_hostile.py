@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from every_form import ITEMS
 from hostile import HUGE, closed, damaged
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -417,6 +418,7 @@ _GOOD_ITEMS = [
                         "scopeSpans": [{"scope": {"name": "n"}, "spans": [OTLP_SPAN]}]}]},
     json.loads(encode_record(Reward(id="r", trajectory_id="t", value=1, time_ns=1))),
     json.loads(encode_record(span({"a": 1}, events=[SpanEvent("e", 1, {"a": 1})]))),
+    *(item for items in ITEMS.values() for item in items),
 ]  # fmt: skip
 _files = st.lists(st.one_of(*map(damaged, _GOOD_ITEMS)), min_size=1, max_size=3)
 
@@ -433,7 +435,7 @@ def imports(lines: list[str]) -> None:
     encode_json(rows)
 
 
-@example([json.dumps(one) for one in (_GOOD_ITEMS[-2], {**_GOOD_ITEMS[-1], "start_ns": True})])
+@example([json.dumps(one) for one in (_GOOD_ITEMS[5], {**_GOOD_ITEMS[6], "start_ns": True})])
 @settings(_quiet, max_examples=500)
 @given(_files)
 def test_no_file_ends_an_import_or_the_export_after_it(lines: list[str]) -> None:

@@ -26,6 +26,8 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.stand_ins import is_stand_in
 from arttrace.views.terminal import unread_lines
 
+_FORMS = "`arttrace import --help` lists the known forms."
+
 
 @click.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
@@ -51,10 +53,9 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
         and "task_id" beside them
       records that arttrace wrote
 
-    A file imported twice is stored once. Runs with the same task id are a group. Exit code 1: something was refused;
-    everything else is in the store.
+    A file imported twice is stored once. Runs with the same task id are a group. Exit code 1: something was refused, or
+    a file cannot be read; everything else is in the store.
     """
-    done: list[dict[str, Any]] = []
     distinct: dict[str, Path] = {}
     for file in files:
         distinct.setdefault(os.path.realpath(file), file)
@@ -64,20 +65,45 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
                 file.open("rb").close()
         if not file.is_file():
             raise ArttraceError(f"{file} is a pipe or a device, and is read twice", "Write it to a file first.")
-    ids = ContentIds()
+    done: list[dict[str, Any]] = []
+    unread: list[_Unread] = []
+    refused, ids = 0, ContentIds()
     with open_store(data, create=True) as store:
         for file in distinct.values():
-            done.append(_import(file, name, store, ids))
-            if not as_json:
-                _show(done[-1])
+            report, why = _import(file, name, store, ids)
+            if why is None:
+                refused += report["refused"]
+            else:
+                unread.append(why)
+                report["refused"], report["reasons"] = report["refused"] or 1, report["reasons"] or [why.message]
+            done.append(report)
+            if not as_json and (why is None or len(distinct) > 1):
+                _show(report, why)
     if as_json:
         print_json(done)
-    if refused := sum(one["refused"] for one in done):
-        raise ArttraceError(f"{quantity(refused, 'item')} in the files cannot be read", "All else is in the store.")
+    _fail_for(unread, len(distinct), refused)
 
 
-def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> dict[str, Any]:
+def _fail_for(unread: list[_Unread], files: int, refused: int) -> None:
+    """Raises ArttraceError where something was not read."""
+    items = f"{quantity(refused, 'item')} in the {'others' if unread else 'files'}" if refused else ""
+    if len(unread) == files == 1:
+        raise unread[0]
+    if unread:
+        which = f"{len(unread)} of {quantity(files, 'file')}{f', and {items},' if items else ''}"
+        raise ArttraceError(f"{which} cannot be read", f"All else is in the store. {_FORMS}")
+    if items:
+        raise ArttraceError(f"{items} cannot be read", "All else is in the store.")
+
+
+class _Unread(ArttraceError):
+    """Why nothing was read of a file, or not all of it."""
+
+
+def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> tuple[dict[str, Any], _Unread | None]:
+    """What of a file was stored, and why not all of it, where it is in no known form or reading it fails."""
     found, new, given, earlier = Imported(), 0, 0, EarlierReadings(store)
+    why = None
     source = well_formed(name or without_ending(file.name).rpartition(".")[0] or file.name)
     try:
         with _read(file), file.open("rb") as opened:
@@ -98,10 +124,10 @@ def _import(file: Path, name: str | None, store: AnyStore, ids: ContentIds) -> d
         click.echo(f"{file}: {stored} stored until here; import it again for the rest.", err=True)
         raise
     except Unreadable as error:
-        raise ArttraceError(
-            f"{file} is in no known form: {error}", "`arttrace import --help` lists the known forms."
-        ) from error
-    return _report(file, found, new, given - new, earlier.runs)
+        why = _Unread(f"{file} is in no known form: {error}", _FORMS)
+    except _Unread as error:
+        why = error
+    return _report(file, found, new, given - new, earlier.runs), why
 
 
 @contextmanager
@@ -110,7 +136,7 @@ def _read(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         hint = "Check its path." if isinstance(error, FileNotFoundError) else None
-        raise ArttraceError(f"{file} cannot be read: {error.strerror or error}", hint) from error
+        raise _Unread(f"{file} cannot be read: {error.strerror or error}", hint) from error
 
 
 def _report(file: Path, imported: Imported, new: int, already_stored: int, stored_otherwise: int) -> dict[str, Any]:
@@ -131,7 +157,10 @@ def _report(file: Path, imported: Imported, new: int, already_stored: int, store
     }
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: dict[str, Any], unread: _Unread | None) -> None:
+    if unread is not None:
+        click.secho(unread.message, fg="yellow", err=True)
+        return
     kinds = ", ".join(counted(count, kind) for kind, count in report["kinds"].items())
     counts = [quantity(report[f"{what}s"], what) for what in ("trace", "span", "reward")]
     if others := report["other_records"]:
