@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
-from arttrace.formats.imported_run import NO_NUMBERS, NO_TIME, SECOND, failed_with_others, said, tool_span
+from arttrace.formats.imported_run import BEHIND, NO_NUMBERS, NO_TIME, SECOND, failed_with_others, said, tool_span
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import is_system_text, unread_parts, whole_conversation
 from arttrace.formats.sdks.openai_messages import GrowingInputs, answers, offered_tools, plain, text_of, tools
@@ -158,7 +158,7 @@ def _behind(
         id = message.get("tool_call_id")
         call = next((one for one in asked if not id or one.id == id), None) if message["role"] == "tool" else None
         if call is None:
-            yield LeftOutItem("messages behind the last answer")
+            yield LeftOutItem(BEHIND)
             continue
         asked.remove(call)
         yield _tool(call, message, trace_id, at, end_ns - (len(messages) - at))

@@ -41,7 +41,7 @@ from arttrace.formats.systems import (
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
-from arttrace.formats.systems.rollouts import nemo_gym, rllm, tau2, verifiers, verifiers_traces
+from arttrace.formats.systems.rollouts import nemo_gym, rllm, tau2, verifiers, verifiers_traces, verl
 from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
@@ -189,9 +189,10 @@ class _Reader:
         self._is_translated = True
         self._claude = claude_code.ClaudeSessions()
         self._codex = codex.CodexSessions()
+        self._verl = verl.VerlRollouts(source, ids)
 
     def records(self, items: Iterable[Item]) -> Iterator[_Made]:
-        sessions_of = ((claude_code.KIND, self._claude), (codex.KIND, self._codex))
+        sessions_of = ((claude_code.KIND, self._claude), (codex.KIND, self._codex), (verl.KIND, self._verl))
         for place, item in items:
             refused = self._found.refused
             self._is_translated = True
@@ -260,6 +261,8 @@ class _Reader:
             return self._is(weave.KIND, weave.records(item, source))
         if phoenix.recognises(item):
             return self._is(phoenix.KIND, phoenix.records(item, source))
+        if verl.recognises(item):
+            return _as_stored(self._verl.take(item, place))
         if completions.recognises(item):
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
         if nemo_gym.recognises(item):

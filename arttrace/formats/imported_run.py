@@ -26,6 +26,8 @@ _A_DAY_NS = 86_400 * SECOND
 _ERROR_TEXT = 4000
 NO_NUMBERS = "rewards that are no numbers"
 """What is counted of rewards that are texts or lists, say."""
+BEHIND = "messages behind the last answer"
+"""What is counted of those that no call was given."""
 
 
 def is_undated(time_ns: int) -> bool:

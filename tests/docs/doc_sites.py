@@ -160,6 +160,15 @@ def examples_ran(folder: Path, stack: ExitStack) -> Site:
     return site
 
 
+def verl_dumps(folder: Path, stack: ExitStack) -> Site:
+    """What verl dumped of two steps, the second in the form of earlier versions, and of a validation."""
+    for name, place in (("rollouts", "rollouts/3"), ("older", "rollouts/7"), ("validation", "validation/3")):
+        to = folder / f"{place}.jsonl"
+        to.parent.mkdir(exist_ok=True)
+        to.write_bytes((ROOT / "tests" / "formats" / "data" / f"verl_{name}.jsonl").read_bytes())
+    return _site(folder)
+
+
 def tickets(folder: Path, stack: ExitStack) -> Site:
     """Three runs, whose metadata name two tickets."""
     site = _site(folder, stack.enter_context(scripted_server.serve_script(lambda _asked: Reply("because"))).url)

@@ -409,10 +409,13 @@ OTLP_SPAN = otlp_span(
     links=[{"traceId": "ab" * 16, "spanId": "cd" * 8}],
     status={"code": 1}, parentSpanId="ef" * 8, flags=1, droppedAttributesCount=1,
 )  # fmt: skip
+VERL = {"input": "user\nQ\nassistant\n", "output": "A", "gts": "A", "score": 1.0, "step": 1, "acc": 1}
 _GOOD_ITEMS = [
     {"id": "t", "timestamp": SCORE["timestamp"], "observations": [OBSERVATION], "scores": [SCORE], "sessionId": "s"},
     OBSERVATION,
     EXCHANGE,
+    VERL,
+    {**VERL, "uid": "u_0_0", "reward": 1.0},
     {**CONVERSATION, "task_id": "t", "reward": 1, "model": "m", "tools": [{"name": "f"}], "created": 1e9},
     {"resourceSpans": [{"resource": {"attributes": [], "entityRefs": [{"idKeys": ["a"]}]}, "schemaUrl": "u",
                         "scopeSpans": [{"scope": {"name": "n"}, "spans": [OTLP_SPAN]}]}]},

@@ -12,7 +12,7 @@ from typing import Any
 
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.conversations import REWARDS, without_rewards
-from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.imported_run import BEHIND, ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
 from arttrace.formats.sdks.openai_messages import offered_tools, text_of
@@ -101,7 +101,7 @@ def _run(
     if answer is None:
         raise ValueError("a row without an answer")
     yield from run.results(history, answer)
-    yield from (LeftOutItem("messages behind the last answer") for _ in history[answer + 1 :])
+    yield from (LeftOutItem(BEHIND) for _ in history[answer + 1 :])
     yield run.end(metadata=beside, result=said[-1].get("content"), attributes={semconv.GROUP: group})
     yield from run.rewards(rewards or {})
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.imported_run import ImportedRun, answered
+from arttrace.formats.imported_run import BEHIND, ImportedRun, answered
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import FAILED
 from arttrace.records.values.finish_reasons import stated_reason
@@ -83,7 +83,7 @@ def _run(item: Mapping[str, Any], source: str, shared: Mapping[str, Any], model:
     if answer is None:
         raise ValueError("a simulation without an answer")
     yield from run.results(history, answer)
-    yield from (LeftOutItem("messages behind the last answer") for _ in history[answer + 1 :])
+    yield from (LeftOutItem(BEHIND) for _ in history[answer + 1 :])
     scored = json_object(item.get("reward_info"))
     beside = {name: value for name, value in item.items() if name not in _READ and value is not None}
     checks = {name: value for name, value in scored.items() if name != "reward" and value is not None}
