@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import BinaryIO
 
 import msgspec
 import uvicorn
@@ -53,6 +54,8 @@ from trainer.serving.supervisor import Say, Supervisor
 from trainer.serving.training import TrainingDesk
 
 _LOCK_WITHIN_S = 0.5
+_ROOM_BYTES = 1 << 20
+"""For serving.json, and for what engines log while they start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +345,7 @@ def _only_one(data: DataDir) -> Iterator[None]:
     """Hold the directory's serving lock, which the system frees when this process dies."""
     make_directory(data.root)
     tighten_data(data.root)
-    with data.serving_lock.open("w") as lock:
+    with data.serving_lock.open("wb") as lock:
         until = time.monotonic() + _LOCK_WITHIN_S
         while not acquire(lock.fileno()):
             if time.monotonic() < until:  # somebody may be asking just now whether it is held
@@ -353,8 +356,20 @@ def _only_one(data: DataDir) -> Iterator[None]:
             raise ServingError(
                 f"{data.root} is already served{where}", "Stop that one, or use another --dir."
             ) from None
+        _require_room(data, lock)
         data.serving.unlink(missing_ok=True)
         yield
+
+
+def _require_room(data: DataDir, lock: BinaryIO) -> None:
+    """Raise OSError on a full disk now: engines start for a minute, after which serving.json could not be written."""
+    try:
+        lock.write(bytes(_ROOM_BYTES))
+        lock.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(data.root)) from None
+    finally:
+        lock.truncate(0)
 
 
 def _beside_a_learner(engine: EngineOptions, found: Sequence[str], replicas: int, say: Say) -> EngineOptions:

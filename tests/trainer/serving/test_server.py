@@ -22,6 +22,7 @@ import httpx
 import pytest
 from daemon_site import until
 from reserved_port import reserved_port
+from small_disk import only_root, small_disk
 from stand_in_engine import StandInEngine, engine_in_a_thread, write_adapter
 
 from arttrace.commands import cli
@@ -84,6 +85,25 @@ def test_it_serves_publishes_and_leaves_nothing(
     assert not data.serving.exists()
     with pytest.raises(ServingError, match="does not answer"):
         client.status()
+
+
+@only_root
+@pytest.mark.parametrize("left", [0, 16 << 10])
+def test_a_full_disk_is_said_before_engines_are_started(tmp_path: Path, base_model: Path, left: int) -> None:
+    """vLLM's start takes a minute, and its log a part of what is left."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk, "size=2m"), reserved_port() as nobody:
+        (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - left))
+        no_engine = f"http://127.0.0.1:{nobody}"
+        serve = ("serve", "--base-model", str(base_model), "--dir", str(disk / "data"), "--port", "0")
+        ended = arttrace(*serve, "--vllm-url", no_engine)
+        assert ended.returncode == 1
+        assert ended.stderr.endswith(
+            f"error: {disk / 'data'}: No space left on device\n"
+            "Free disk space, then try again. What was stored before is not lost.\n"
+        )
+        assert shutil.disk_usage(disk).free >= left - (8 << 10)  # what was tried is given back
 
 
 def test_as_many_requests_as_it_takes_have_files_where_a_shell_allows_few(tmp_path: Path, base_model: Path) -> None:
