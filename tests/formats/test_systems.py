@@ -283,6 +283,7 @@ def test_what_phoenixs_own_client_exported(file: str) -> None:
         ("travel", 2, False),
         ("travel", 2, True),
     ]
+    assert [(run.metadata, run.tags) for run in runs] == [({"plan": "free", "user_id": "ada"}, ("trip",))] * 2
     [good] = [run for run in runs if run.error is None]
     first, second = (placed.call for placed in good.calls)
     assert [message.role for message in second.messages] == ["system", "user", "assistant", "tool", "tool"]
@@ -294,6 +295,15 @@ def test_what_phoenixs_own_client_exported(file: str) -> None:
     for call in (first, second):
         assert (call.request_model, call.input_tokens, call.output_tokens) == ("gpt-4o-mini", 7, 5)
         assert call.tools, "what was offered"
+
+
+def test_a_trace_that_phoenix_exported_in_both_forms_is_one_run_of_each() -> None:
+    data = Path(__file__).parent / "data"
+    records = [
+        *read_file((data / "phoenix_spans.json").read_bytes(), "monday").records,
+        *read_file((data / "phoenix_frame.parquet").read_bytes(), "tuesday").records,
+    ]
+    assert [(run.incomplete, len(run.calls)) for run in runs_of(records)] == [("", 2), ("", 2)]
 
 
 def test_stored_completions_need_what_was_asked() -> None:

@@ -75,7 +75,9 @@ def attributes(sent: Attributes) -> Attributes:
         found[semconv.TOOL_CALL_RESULT] = output
         found |= langchain_result(output)
     elif kind == "AGENT":
-        metadata, tags = json_object(from_json(sent.get("metadata"))), from_json(sent.get("tag.tags"))
+        # Phoenix's REST API flattens the metadata that a span has as JSON.
+        metadata = {**json_object(_lists(_below(sent, "metadata"))), **json_object(from_json(sent.get("metadata")))}
+        tags = from_json(sent.get("tag.tags"))
         user = text(sent.get("user.id"))
         about = {**metadata, **({"user_id": user} if user else {})}
         found[semconv.AGENT_NAME] = sent.get("agent.name")
@@ -240,10 +242,15 @@ def _content(part: Any) -> Any:
 
 def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     """`prefix.0.a.b`, `prefix.1.c.0.d`, ... as a list of objects, in order of their numbers."""
+    return json_objects(_lists(_below(attributes, prefix)))
+
+
+def _below(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """What stands under dotted names that begin with this one, nested, lists as objects of their numbers."""
     start = prefix + "."
-    if start not in "\n".join(attributes):
-        return []
     root: dict[str, Any] = {}
+    if start not in "\n".join(attributes):
+        return root
     for name, value in attributes.items():
         if name.startswith(start):
             node, path = root, name[len(start) :].split(".", _LEVELS)
@@ -251,8 +258,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
                 below = node.get(step)
                 node[step] = node = json_object(below)
             node[path[-1]] = value
-    listed = _lists(root)
-    return json_objects(listed)
+    return root
 
 
 _NUMBER = re.compile("[0-9]{1,9}")
