@@ -74,6 +74,32 @@ def test_a_run_of_which_a_file_says_more_now_gets_it(data: DataDir) -> None:
     assert run.metadata["shop"] == "bern"
 
 
+@pytest.mark.parametrize("file", ["braintrust.jsonl", "phoenix_spans.json"])
+def test_a_later_export_under_another_name_brings_what_is_new(file: str, tmp_path: Path) -> None:
+    """An export of each day, say, of which the first was made while a run went on."""
+    text = (BEFORE.parent / file).read_text()
+    spans = [json.loads(line) for line in text.splitlines()] if file.endswith("l") else json.loads(text)
+    last_call = max((one for one in spans if said_to_be_call(one)), key=str)
+    monday, tuesday, again = (tmp_path / f"{day}.json" for day in ("monday", "tuesday", "again"))
+    monday.write_text(json.dumps([one for one in spans if one is not last_call]))
+    tuesday.write_text(json.dumps(spans))
+    again.write_text(json.dumps(spans))
+    data = DataDir(tmp_path / "data")
+    imported(data, monday)
+    [report], said = imported(data, tuesday)
+    assert (report["new"], report["stored_otherwise"]) == (1, 0)
+    assert said == ""
+    [report], said = imported(data, again)
+    assert (report["new"], report["already_stored"]) == (0, report["spans"] + report["rewards"])
+    with Store.open(data) as store:
+        assert all(run.incomplete == "" and run.conflicts == 0 and len(run.calls) == 2 for run in store.trajectories())
+        assert {run.project for run in store.trajectories()} <= {"monday", ""}
+
+
+def said_to_be_call(span: dict[str, Any]) -> bool:
+    return "LLM" in (span.get("span_kind"), str(span.get("span_attributes", {}).get("type")).upper())
+
+
 def test_into_another_directory_it_is_read_anew(data: DataDir, tmp_path: Path) -> None:
     with Store.open(data) as store:
         assert store.sql("SELECT count(*) FROM tool_calls WHERE result LIKE '%Rain.%'")[1] == [(0,)]
