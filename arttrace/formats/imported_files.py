@@ -41,7 +41,7 @@ from arttrace.formats.systems import (
     training_rows,
 )
 from arttrace.formats.systems.refused_items import instead_of
-from arttrace.formats.systems.rollouts import nemo_gym, rllm, tau2, verifiers, verifiers_traces, verl
+from arttrace.formats.systems.rollouts import agent_lightning, nemo_gym, rllm, tau2, verifiers, verifiers_traces, verl
 from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
@@ -265,6 +265,8 @@ class _Reader:
             return _as_stored(self._verl.take(item, place))
         if completions.recognises(item):
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
+        if agent_lightning.recognises(item):
+            return self._is(agent_lightning.KIND, agent_lightning.records(item, source))
         if nemo_gym.recognises(item):
             return self._is(nemo_gym.KIND, nemo_gym.records(item, source, place, self._ids))
         if verifiers.recognises(item):

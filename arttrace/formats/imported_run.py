@@ -213,12 +213,14 @@ class ImportedRun:
             kind=3,
         )
 
-    def exchange(self, key: Any, attributes: Mapping[str, Any], *, start_ns: int | None, end_ns: int | None) -> SpanRow:
-        """A model call by what is captured of its request and its answer."""
+    def exchange(
+        self, key: Any, attributes: Mapping[str, Any], *, start_ns: int | None, end_ns: int | None, error: str = ""
+    ) -> SpanRow:
+        """A model call by what is captured of its request and its answer, and why it failed if it did."""
         start = self._next if start_ns is None else start_ns
         name = f"chat {attributes.get(semconv.REQUEST_MODEL, '')}".strip()
         end = max(end_ns or start + SECOND, start)
-        return self._span(("call", key), name, self.root_id, start, end, attributes, kind=3)
+        return self._span(("call", key), name, self.root_id, start, end, attributes, kind=3, error=error)
 
     def results(
         self, messages: Sequence[Mapping[str, Any]], answer: int, *, agent: str | None = None, end_ns: int | None = None
@@ -240,7 +242,16 @@ class ImportedRun:
             )
 
     def _span(
-        self, key: Any, name: str, parent: str, start: int, end: int, attributes: Mapping[str, Any], *, kind: int = 1
+        self,
+        key: Any,
+        name: str,
+        parent: str,
+        start: int,
+        end: int,
+        attributes: Mapping[str, Any],
+        *,
+        kind: int = 1,
+        error: str = "",
     ) -> SpanRow:
         self._spans += 1
         self._next, self._end = max(self._next, end), max(self._end, end)
@@ -252,6 +263,8 @@ class ImportedRun:
             start_ns=start,
             end_ns=end,
             kind=kind,
+            status_code=2 if error else 0,
+            status_message=error,
             attributes=said({**attributes, semconv.TRAJECTORY_ID: self.id}),
         )
 

@@ -410,12 +410,23 @@ OTLP_SPAN = otlp_span(
     status={"code": 1}, parentSpanId="ef" * 8, flags=1, droppedAttributesCount=1,
 )  # fmt: skip
 VERL = {"input": "user\nQ\nassistant\n", "output": "A", "gts": "A", "score": 1.0, "step": 1, "acc": 1}
+AGL_EVENT = {"rollout_id": "r", "attempt_id": "0", "timestamp": 1.8e9}
+AGL = {
+    "rollout": {"rollout_id": "r", "input": {"q": 1}, "is_train": False, "metadata": {"n": 1},
+                "status": {"state": "succeeded", "last_attempt_id": "0", "created_at": 1.8e9}},
+    "events": [
+        {**AGL_EVENT, "event_type": "model_request", "data": {**EXCHANGE, "latency_ms": 5.0, "http_status": 200}},
+        {**AGL_EVENT, "event_type": "reward", "data": {"value": 1.0}},
+        {**AGL_EVENT, "event_type": "note", "data": {"a": 1}},
+    ],
+}  # fmt: skip
 _GOOD_ITEMS = [
     {"id": "t", "timestamp": SCORE["timestamp"], "observations": [OBSERVATION], "scores": [SCORE], "sessionId": "s"},
     OBSERVATION,
     EXCHANGE,
     VERL,
     {**VERL, "uid": "u_0_0", "reward": 1.0},
+    AGL,
     {**CONVERSATION, "task_id": "t", "reward": 1, "model": "m", "tools": [{"name": "f"}], "created": 1e9},
     {"resourceSpans": [{"resource": {"attributes": [], "entityRefs": [{"idKeys": ["a"]}]}, "schemaUrl": "u",
                         "scopeSpans": [{"scope": {"name": "n"}, "spans": [OTLP_SPAN]}]}]},
