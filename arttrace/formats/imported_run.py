@@ -14,6 +14,7 @@ from arttrace.records import semconv
 from arttrace.records.message import ToolCallPart, canonical_json
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.costs import stated_cost
 from arttrace.records.values.units import quantity
 from arttrace.trajectories.decoding.attribute_values import finite
 from arttrace.wire.messages import parse_message
@@ -60,10 +61,12 @@ def counted_as_failed(system: str, of_what: str = "it", why: Any = None) -> str:
     return f"{system} counts {of_what} as failed ({why})" if why else f"{system} counts {of_what} as failed"
 
 
-def answered(response: Mapping[str, Any], usage: Any) -> dict[str, Any]:
-    """What an API said of an answer: its model, its id, and what it used."""
+def answered(response: Mapping[str, Any], usage: Any, cost: Any = None) -> dict[str, Any]:
+    """What an API said of an answer: its model, its id, and what it used; else what it `cost` by the prices of who
+    asked, to whom it costs 0 where no price is known."""
     named = {semconv.RESPONSE_MODEL: response.get("model"), semconv.RESPONSE_ID: response.get("id")}
     return {
+        semconv.USAGE_COST: stated_cost(cost) or None,
         **{name: value for name, value in named.items() if isinstance(value, str)},
         **(usage_attributes(usage) if isinstance(usage, dict) else {}),
     }

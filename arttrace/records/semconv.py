@@ -85,9 +85,10 @@ SESSION_ID: Final = "session.id"
 USER_ID: Final = "user.id"
 
 # --- What a call cost, in US dollars, where its sender states it: the conventions have no name for it -----------
+USAGE_COST: Final = "gen_ai.usage.cost"  # OpenLLMetry's and OpenLIT's name, and that of what others state
 STATED_COSTS: Final = (
     "operation.cost",  # Logfire, PydanticAI
-    "gen_ai.usage.cost",  # OpenLLMetry, OpenLIT
+    USAGE_COST,
     "gen_ai.cost.total_cost",  # LiteLLM's callback
     "llm.cost.total",  # OpenInference
 )

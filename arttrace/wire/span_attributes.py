@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from arttrace.records import semconv
+from arttrace.records.values.costs import cost_of_usage
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.compression import decompress
@@ -264,11 +265,13 @@ class SpanDraft:
 
 
 def usage_attributes(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts of a `usage` object of OpenAI's APIs, with its details."""
-    found = {name: usage[field] for field, name in _USAGE.items() if type(usage.get(field)) is int}
+    """The counts of a `usage` object of OpenAI's APIs, with its details, and the cost that it states."""
+    found: dict[str, Any] = {name: usage[field] for field, name in _USAGE.items() if type(usage.get(field)) is int}
     for field, names in _USAGE_DETAILS.items():
         if isinstance(details := usage.get(field), dict):
             found |= {name: details[field] for field, name in names.items() if type(details.get(field)) is int}
+    if (cost := cost_of_usage(usage)) is not None:
+        found[semconv.USAGE_COST] = cost
     return found
 
 

@@ -229,6 +229,133 @@ def test_what_langfuse_says_a_call_cost_is_its_cost(tmp_path: Path) -> None:
         assert cost_of_run(store, run.id, Prices({}, {})) == Cost(0.8, stated_usd=0.8)
 
 
+ASKED = [{"role": "user", "content": "2 + 2?"}]
+ANSWER = {"role": "assistant", "content": "4"}
+COUNTS = {"prompt_tokens": 10, "completion_tokens": 1}
+CHOICES = [{"message": ANSWER, "finish_reason": "stop", "index": 0}]
+TIMES = {"start_time": "2026-11-01T00:00:00Z", "end_time": "2026-11-01T00:00:01Z"}
+LANGSMITH_CALL = {
+    "id": "b", "trace_id": "a", "parent_run_id": "a", "run_type": "llm", "name": "m", **TIMES,
+    "inputs": {"messages": ASKED}, "outputs": ANSWER, "extra": {"invocation_params": {"model": "m"}},
+}  # fmt: skip
+LANGSMITH_ROOT = {"id": "a", "trace_id": "a", "run_type": "chain", "name": "r", **TIMES, "total_cost": "0.25"}
+BRAINTRUST_CALL = {
+    "root_span_id": "a", "span_id": "b", "span_parents": ["a"], "created": TIMES["start_time"], "input": ASKED,
+    "output": CHOICES, "metadata": {"model": "m"}, "span_attributes": {"type": "llm"},
+}  # fmt: skip
+BRAINTRUST_ROOT = {**BRAINTRUST_CALL, "span_id": "a", "span_parents": None, "span_attributes": {"type": "task"}}
+WEAVES_COSTS = {
+    "m": {
+        "prompt_tokens_total_cost": 0.125, "completion_tokens_total_cost": 0.125, "prompt_token_cost": 0.0125,
+        "completion_token_cost": 0.125, "prompt_token_cost_unit": "USD", "completion_token_cost_unit": "USD",
+    }
+}  # fmt: skip
+WEAVES_NONE = {"m": {"prompt_tokens_total_cost": 0.0, "completion_tokens_total_cost": 0.0}}
+
+
+def weaves(id: str, parent: str | None, costs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    times = {"started_at": TIMES["start_time"], "ended_at": TIMES["end_time"]}
+    summary = {"usage": {"m": {**COUNTS, "requests": 1}}, "weave": {"costs": costs}}
+    return {"id": id, "trace_id": "a", "parent_id": parent, "op_name": "act", "summary": summary, **times, **more}
+
+
+def weaves_call(costs: dict[str, Any], **usage: Any) -> list[dict[str, Any]]:
+    output = {"choices": CHOICES, "model": "m", "usage": {**COUNTS, **usage}}
+    asked = {"op_name": "openai.chat.completions.create", "inputs": {"model": "m", "messages": ASKED}, "output": output}
+    return [weaves("b", "a", costs, **asked), weaves("a", None, costs)]
+
+
+def atif(**metrics: Any) -> dict[str, Any]:
+    steps = [
+        {"step_id": 1, "source": "user", "message": "2 + 2?"},
+        {"step_id": 2, "source": "agent", "message": "4", "metrics": {**COUNTS, **metrics}},
+    ]
+    agent = {"name": "a", "version": "1", "model_name": "m"}
+    final = {"total_cost_usd": 0.25}
+    return {"schema_version": "ATIF-v1.7", "session_id": "s", "agent": agent, "steps": steps, "final_metrics": final}
+
+
+def exchanged(**usage: Any) -> dict[str, Any]:
+    response = {"id": "r", "model": "m", "created": 1_772_359_201, "choices": CHOICES, "usage": {**COUNTS, **usage}}
+    return {"request": {"model": "m", "messages": ASKED}, "response": response}
+
+
+def of_openrouters_responses(**usage: Any) -> dict[str, Any]:
+    """A rollout of NeMo Gym by a model at OpenRouter."""
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "4"}]}
+    counts = {"input_tokens": 10, "output_tokens": 1, **usage}
+    response = {"id": "r", "created_at": 1_772_359_201, "model": "m", "output": [said], "usage": counts}
+    return {"responses_create_params": {"input": ASKED, "model": "m"}, "response": response}
+
+
+def of_anthropics_messages(**usage: Any) -> dict[str, Any]:
+    counts = {"input_tokens": 10, "output_tokens": 1, **usage}
+    answer = {"type": "message", "role": "assistant", "model": "m", "content": [{"type": "text", "text": "4"}]}
+    return {"request": {"model": "m", "messages": ASKED, "max_tokens": 9}, "response": {**answer, "usage": counts}}
+
+
+STORED = {**exchanged(cost=0.25)["response"], "object": "chat.completion", "messages": ASKED}
+LOGGED = {"messages": ASKED, "model": "m", "response": exchanged()["response"]}
+OWN_KEY = {"cost": 0.05, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.2}}
+OTHERS_KEY = {"cost": 0.25, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.25}}
+TRACE_OF_VERIFIERS = {
+    "id": "t", "agent": {"name": "a"}, "task": {}, "ok": True,
+    "nodes": [{"message": ASKED[0]}, {"parent": 0, "message": ANSWER, "sampled": True}],
+    "calls": [{"node": 1, "model": "m", "usage": {**COUNTS, "cost": 0.25}}],
+}  # fmt: skip
+SIMULATION = {
+    "id": "s", "task_id": "t", "termination_reason": "user_stop", "agent_cost": 0.25,
+    "messages": [ASKED[0], {**ANSWER, "usage": COUNTS, "raw_data": {"model": "m"}, "cost": 0.25}],
+}  # fmt: skip
+OF_MINI_SWE_AGENT = {
+    "trajectory_format": "mini-swe-agent-1.1", "info": {"model_stats": {"instance_cost": 0.25}},
+    "messages": [*ASKED, {**ANSWER, "extra": {"response": exchanged()["response"], "cost": 0.25}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("items", "cost"),
+    [
+        ([LANGSMITH_ROOT, {**LANGSMITH_CALL, "total_cost": "0.25", "prompt_cost": 0.1}], 0.25),
+        ([LANGSMITH_ROOT, {**LANGSMITH_CALL, "prompt_cost": 0.125, "completion_cost": 0.125}], 0.25),
+        ([LANGSMITH_ROOT, {**LANGSMITH_CALL, "outputs": {**ANSWER, "usage_metadata": {"total_cost": 0.25}}}], 0.25),
+        (
+            [{**LANGSMITH_CALL, "outputs": {**ANSWER, "usage_metadata": {"input_cost": 0.125, "output_cost": 0.125}}}],
+            0.25,
+        ),
+        ([{**LANGSMITH_CALL, **COUNTS, "total_cost": None}], None),
+        ([BRAINTRUST_ROOT, {**BRAINTRUST_CALL, "metrics": {**COUNTS, "estimated_cost": 0.25}}], 0.25),
+        ([{**BRAINTRUST_ROOT, "metrics": {"estimated_cost": 0.25}}, {**BRAINTRUST_CALL, "metrics": COUNTS}], None),
+        (weaves_call(WEAVES_COSTS), 0.25),
+        (weaves_call(WEAVES_NONE), None),  # as Weave says of models whose price it does not know
+        (weaves_call({"m": {**WEAVES_COSTS["m"], "prompt_token_cost_unit": "EUR"}}), None),
+        (weaves_call(WEAVES_COSTS, cost=0.5), 0.5),
+        ([atif(cost_usd=0.25)], 0.25),
+        ([atif()], None),
+        ([exchanged(cost=0.25)], 0.25),
+        ([exchanged(**OWN_KEY)], 0.25),
+        ([exchanged(**OTHERS_KEY)], 0.25),
+        ([exchanged(cost=True)], None),
+        ([STORED], 0.25),
+        ([of_openrouters_responses(cost=0.25)], 0.25),
+        ([of_anthropics_messages(cost=0.25)], 0.25),
+        ([{**LOGGED, "cost": 0.25}], 0.25),  # OpenHands
+        ([{**LOGGED, "call_type": "acompletion", "response_cost": 0.25}], 0.25),  # LiteLLM
+        ([TRACE_OF_VERIFIERS], 0.25),
+        ([SIMULATION], 0.25),
+        ([OF_MINI_SWE_AGENT], 0.25),
+    ],
+)
+def test_what_a_file_says_a_call_cost_is_its_cost(items: list[Any], cost: float | None, tmp_path: Path) -> None:
+    """Once, whatever stands at the run as a total."""
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(read_file("\n".join(map(json.dumps, items)).encode(), "file").records)
+        [run] = store.summaries()
+        expected = Cost(None, 1, ("m",)) if cost is None else Cost(cost, stated_usd=cost)
+        assert cost_of_run(store, run.id, Prices({}, {})) == expected
+        assert costs_by(store, "model", Prices({}, {}))["m"] == expected
+
+
 def test_a_span_that_was_placed_in_no_run_costs_no_run_anything(tmp_path: Path) -> None:
     paid = {"POLICY_VERSION": None, "PROVIDER_NAME": "openai", "SERVER_ADDRESS": "api.openai.com", "REQUEST_MODEL": "m"}
     run = Run("one", entry="shop:paid")

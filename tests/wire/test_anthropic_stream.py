@@ -48,13 +48,14 @@ def test_a_block_that_is_streamed_is_that_of_a_whole_answer(
         {"type": "content_block_start", "index": 0, "content_block": start},
         *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
         {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2, "cost": 0.5}},
         {"type": "message_stop"},
     ]
     stream = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
-    usage = {"input_tokens": 1, "output_tokens": 2}
+    usage = {"input_tokens": 1, "output_tokens": 2, "cost": 0.5}  # as OpenRouter states it
     whole = read(json.dumps({**message, "content": [block], "stop_reason": "end_turn", "usage": usage}).encode())
     assert read(stream, **{"content-type": "text/event-stream"}) == whole
+    assert whole.attributes[semconv.USAGE_COST] == 0.5
     (answer,) = json.loads(whole.attributes[semconv.OUTPUT_MESSAGES])
     assert answer["parts"] == [{"type": "other", "value": block}]
 

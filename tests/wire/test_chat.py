@@ -51,6 +51,27 @@ def test_the_counts_of_a_stream_of_groqs_are_in_a_place_of_its_own() -> None:
     assert decode(sse({"x_groq": "r", "choices": []}), headers=STREAM).failure is None
 
 
+@pytest.mark.parametrize(
+    ("said", "cost"),
+    [
+        ({"cost": 0.25}, 0.25),
+        ({"cost": 0}, 0.0),
+        ({"cost": 0.25, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.25}}, 0.25),
+        ({"cost": 0.0, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.25}}, 0.25),
+        ({"cost": None}, None),
+        ({"cost": {"total_cost": []}}, None),
+        ({"cost": -1}, None),
+        ({"cost": 1e999}, None),
+        ({"cost": 10**400}, None),
+    ],
+)
+def test_the_cost_that_openrouter_states_is_kept(said: dict[str, Any], cost: float | None) -> None:
+    usage = {"prompt_tokens": 2, "completion_tokens": 3, **said}
+    whole = decode({"choices": [], "usage": usage})
+    streamed = decode(sse({"choices": []}, {"choices": [], "usage": usage}), headers=STREAM)
+    assert [one.attributes.get(semconv.USAGE_COST) for one in (whole, streamed)] == [cost, cost]
+
+
 def test_every_request_parameter_has_its_attribute() -> None:
     request = {
         **REQUEST, "temperature": 0.5, "top_p": 1, "top_k": 4, "max_completion_tokens": 9, "stop": "x", "seed": 3,

@@ -16,6 +16,7 @@ from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, set
 from arttrace.records import semconv
 from arttrace.records.message import joined_text
 from arttrace.records.span import Attributes
+from arttrace.records.values.costs import whole_cost
 from arttrace.records.values.finish_reasons import finish_reason, stated_reason
 from arttrace.records.values.lenient_json import read_json
 from arttrace.wire.apis.anthropic.messages import counts as openais_counts
@@ -74,7 +75,7 @@ def call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], m
         prompts = given.get("prompts") or ([given["prompt"]] if "prompt" in given else None)
         messages = [{"role": "user", "content": one} for one in prompts] if isinstance(prompts, list) else None
     offered = parameters.get("tools") or given.get("tools")
-    replies = list(_replies(output))
+    replies, usage = list(_replies(output)), _usage(output)
     about = object_of(_message_of(output).get("response_metadata"))
     models = (output.get("model"), about.get("model_name"), about.get("model"))
     found: Attributes = {
@@ -85,7 +86,8 @@ def call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], m
         semconv.RESPONSE_ID: output.get("id") or about.get("id"),
         semconv.PROVIDER_NAME: metadata.get("ls_provider"),
         semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
-        **usage_attributes(_usage(output)),
+        semconv.USAGE_COST: whole_cost(*(usage.get(name) for name in ("total_cost", "input_cost", "output_cost"))),
+        **usage_attributes(usage),
     }
     if messages:
         found[semconv.INPUT_MESSAGES] = inputs([*whole_conversation([], given.get("system")), *_messages(messages)])

@@ -16,6 +16,7 @@ from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
+from arttrace.records.values.costs import stated_cost
 from arttrace.records.values.lenient_json import json_object, json_objects, read_json
 from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
@@ -193,6 +194,7 @@ def _measured(step: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         semconv.USAGE_INPUT_TOKENS: metrics.get("prompt_tokens"),
         semconv.USAGE_OUTPUT_TOKENS: metrics.get("completion_tokens"),
         semconv.USAGE_CACHE_READ_INPUT_TOKENS: metrics.get("cached_tokens"),
+        semconv.USAGE_COST: stated_cost(metrics.get("cost_usd")),
         semconv.INTERRUPTED: own.get("interrupted"),
         semconv.POLICY_VERSION: own.get("policy_version"),
         semconv.REQUEST_TEMPERATURE: own.get("temperature"),

@@ -33,6 +33,7 @@ from arttrace.formats.sdks.openai_messages import plain, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.costs import whole_cost
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import time_ns
 from arttrace.wire import Exchange, decode
@@ -44,6 +45,8 @@ _OF_THE_WIRE = (semconv.HTTP_STATUS_CODE, semconv.TRAJECTORY_ID)
 
 
 _SETTINGS = ("kwargs", "model_parameters")
+_COSTS = ("response_cost", "cost")
+"""What LiteLLM and OpenHands log of what a call cost, which is 0 where no price is known."""
 _OF_A_REQUEST = ("model", "tools", "system", "messages")
 
 
@@ -97,6 +100,8 @@ class Exchanges:
         if not isinstance(request, dict) or not isinstance(response, dict) or messages is None or api is None:
             raise ValueError("no request with messages and response with choices, content or an error")
         attributes, error = attributes_of(request, messages, response, api)
+        if semconv.USAGE_COST not in attributes:
+            attributes[semconv.USAGE_COST] = whole_cost(*(item.get(name) for name in _COSTS)) or None
         own = self._ids.next(self._source, content, numbers_the_first=True)
         trace_id, known = self._run(messages, own)
         # Within one second the longer history is the later one.

@@ -75,7 +75,7 @@ def _run(item: Mapping[str, Any], source: str, shared: Mapping[str, Any], model:
                 start_ns=before,
                 end_ns=time_ns(one.get("timestamp")),
                 model=model,
-                attributes=answered(response, one.get("usage")),
+                attributes=answered(response, one.get("usage"), one.get("cost")),
             )
             answer = len(history)
         history.append(message)

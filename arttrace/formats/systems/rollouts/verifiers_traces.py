@@ -19,6 +19,7 @@ from arttrace.formats.imported_run import ImportedRun, counted_as_failed, hashed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import settings
 from arttrace.records import semconv
+from arttrace.records.values.costs import cost_of_usage
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
@@ -197,10 +198,10 @@ def _tokens(path: Sequence[Node]) -> dict[str, Any]:
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """There, prompt tokens are those without the cached ones."""
-    counts = {name: usage[key] for key, name in _USAGE if isinstance(usage.get(key), int)}
+    counts: dict[str, Any] = {name: usage[key] for key, name in _USAGE if isinstance(usage.get(key), int)}
     if isinstance(given := usage.get("prompt_tokens"), int):
         counts[semconv.USAGE_INPUT_TOKENS] = given + counts.get(semconv.USAGE_CACHE_READ_INPUT_TOKENS, 0)
-    return counts
+    return {**counts, semconv.USAGE_COST: cost_of_usage(usage)}
 
 
 def _rewards(given: Mapping[str, Any]) -> dict[str, Any]:

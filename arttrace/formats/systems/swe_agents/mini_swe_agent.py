@@ -57,12 +57,13 @@ def _of_chat(run: ImportedRun, entries: Sequence[Entry], model: str | None) -> I
     before: int | None = None
     for at, one in enumerate(entries):
         message = {"content": None, **{key: one[key] for key in _FIELDS if one.get(key) is not None}}
-        response = json_object(one.get("extra")).get("response")
+        extra = json_object(one.get("extra"))
+        response = extra.get("response")
         choice: Entry = next(iter(json_objects(json_object(response).get("choices"))), {})
         is_answer, refused = one["role"] == "assistant", json_object(choice.get("message"))
         if is_answer or refused:
             answer = {**(message if is_answer else refused), "finish_reason": stated_reason(choice)}
-            about = answered(given := json_object(response), given.get("usage"))
+            about = answered(given := json_object(response), given.get("usage"), extra.get("cost"))
             key = at if is_answer else ["refused", at]
             yield run.call(key, messages, [answer], model=model, start_ns=before, end_ns=_time(one), attributes=about)
         elif response is not None:
@@ -76,10 +77,12 @@ def _of_responses(run: ImportedRun, entries: Sequence[Entry], model: str | None)
     before: int | None = None
     for at, one in enumerate(entries):
         is_answer = one.get("object") == "response"
-        response = one if is_answer else json_object(one.get("extra")).get("response")
+        extra = json_object(one.get("extra"))
+        response = one if is_answer else extra.get("response")
         if isinstance(response, dict):
             attributes, _ = attributes_of({"model": model, "input": items}, None, _plain(response), RESPONSES)
-            yield run.exchange(at if is_answer else ["refused", at], attributes, start_ns=before, end_ns=_time(one))
+            about = {**answered({}, None, extra.get("cost")), **attributes}
+            yield run.exchange(at if is_answer else ["refused", at], about, start_ns=before, end_ns=_time(one))
         elif response is not None:
             yield LeftOutItem(_NO_JSON)
         items += [_plain(part) for part in (json_objects(one.get("output")) if is_answer else [one])]

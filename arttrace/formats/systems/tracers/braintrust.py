@@ -16,6 +16,7 @@ from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, set
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.costs import stated_cost
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
@@ -110,6 +111,7 @@ def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, 
         semconv.USAGE_CACHE_READ_INPUT_TOKENS: _count(metrics.get("prompt_cached_tokens")),
         semconv.USAGE_CACHE_WRITE_INPUT_TOKENS: _count(metrics.get("prompt_cache_creation_tokens")),
         semconv.USAGE_REASONING_OUTPUT_TOKENS: _count(metrics.get("completion_reasoning_tokens")),
+        semconv.USAGE_COST: stated_cost(metrics.get("estimated_cost")),
         semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
     }
     if isinstance(messages, list):

@@ -1,7 +1,7 @@
 """Runs exported from LangSmith: `Run` objects as its API, its SDK and its bulk export write them. Pure.
 
-A run of type llm is a call. `feedback_stats` (averages) or `feedback` become rewards of the trace with their keys as
-names.
+A run of type llm is a call; others have the sums of what the calls below them cost. `feedback_stats` (averages) or
+`feedback` become rewards of the trace with their keys as names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from arttrace.formats.sdks.langsmith import agent, call, object_of, tool
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
+from arttrace.records.values.costs import whole_cost
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
@@ -58,6 +59,8 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     counts = ((semconv.USAGE_INPUT_TOKENS, "prompt_tokens"), (semconv.USAGE_OUTPUT_TOKENS, "completion_tokens"))
     if kind == "llm":
         found.update({to: item[name] for to, name in counts if isinstance(item.get(name), int) and item[name]})
+        cost = whole_cost(*(item.get(name) for name in ("total_cost", "prompt_cost", "completion_cost")))
+        found |= {} if cost is None else {semconv.USAGE_COST: cost}
     yield SpanRow(
         trace_id=trace_id,
         span_id=hex_id(own, 16),

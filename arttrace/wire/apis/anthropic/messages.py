@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from arttrace.records import semconv
+from arttrace.records.values.costs import cost_of_usage
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.nesting import UNREADABLE
@@ -100,9 +101,10 @@ def _put(span: SpanDraft, message: dict[str, Any], headers: Mapping[str, str]) -
 
 
 def counts(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts as OpenAI's APIs have them, who count cached tokens among a prompt's; Anthropic counts them beside."""
+    """The counts as OpenAI's APIs have them, who count cached tokens among a prompt's; Anthropic counts them beside.
+    The cost is as a server states it that has models of others too."""
     read, written = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
-    found: dict[str, Any] = {"output_tokens": usage.get("output_tokens")}
+    found: dict[str, Any] = {"output_tokens": usage.get("output_tokens"), "cost": cost_of_usage(usage)}
     cached = {"cached_tokens": read, "cache_write_tokens": written}
     if all(type(count) is int for count in (usage.get("input_tokens"), read, written)):
         found |= {"input_tokens": usage["input_tokens"] + read + written}

@@ -23,6 +23,7 @@ from arttrace.formats.systems.tracers.weave import feedback, model_calls
 from arttrace.formats.systems.tracers.weave.values import is_ref, name_of, restored
 from arttrace.records import semconv
 from arttrace.records.span import Attributes, SpanEvent, SpanRow
+from arttrace.records.values.costs import stated_cost
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite, from_json
@@ -34,6 +35,8 @@ _METHOD = re.compile(r"(chat\.completions|chat\.complete|messages|responses|comp
 _NO_CALLS = ("embedding", "moderation", "image")
 _EVALUATION = "_weave_eval_meta"
 _EXAMPLE, _WHOLE = "Evaluation.predict_and_score", ("Evaluation.evaluate", "Evaluation.summarize")
+_AMOUNTS = ("prompt_tokens_total_cost", "completion_tokens_total_cost")
+_UNITS = ("prompt_token_cost_unit", "completion_token_cost_unit")
 _OF_WEAVE = frozenset({"weave", "integration", "lc_id", "lc_name", "parent_run_id", "otel_span", _EVALUATION})
 """Attributes of a call that its program did not set."""
 _OF_THE_PROJECT = ("wb_run_id", "wb_run_step", "wb_user_id")
@@ -223,9 +226,16 @@ class _Call:
             run = json_object(self.output)
             extra = json_object(run.get("extra"))
             answer = json_object(run.get("outputs"))
-            return {**langsmith.call(self._given, answer, extra, json_object(extra.get("metadata"))), **about}, []
+            read = langsmith.call(self._given, answer, extra, json_object(extra.get("metadata")))
+            return {**read, semconv.USAGE_COST: read.get(semconv.USAGE_COST) or self._cost(), **about}, []
         found, left_out = model_calls.attributes(self.name, self._given, self.output, self.summary.get("usage"))
-        return {**found, **about}, left_out
+        return {semconv.USAGE_COST: self._cost(), **found, **about}, left_out
+
+    def _cost(self) -> float | None:
+        """By Weave's prices, of this call alone; it says 0 where it knows none."""
+        costs = map(json_object, json_object(json_object(self.summary.get("weave")).get("costs")).values())
+        in_usd = [one for one in costs if all(one.get(unit, "USD") == "USD" for unit in _UNITS)]
+        return stated_cost(*(one.get(name) for one in in_usd for name in _AMOUNTS)) or None
 
     def _tool(self) -> Attributes:
         if self._is_of_langchain():
