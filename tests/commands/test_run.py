@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, serve
+from small_disk import only_root, small_disk
 from spool import finished_spans, read_spans
 
 from arttrace.capture.export import summary
@@ -306,6 +307,39 @@ def test_what_a_process_captured_that_a_signal_ended_is_in_the_line(server: Chat
     (tmp_path / "agent.py").write_text(ENDED_BY_A_SIGNAL)
     text = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
     assert text == f"arttrace: 1 run and 1 model call captured in {tmp_path / 'data'}\n"
+
+
+BIG = """
+import os, arttrace
+from openai import OpenAI
+client = OpenAI()
+@arttrace.trajectory
+def answer(text):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+for number in range(8):
+    answer(os.urandom(100_000).hex())
+"""
+
+
+@only_root
+@pytest.mark.parametrize("disk", ["size=1m", "size=1m,ro"])
+def test_what_a_full_disk_did_not_take_is_not_said_to_be_captured(
+    server: ChatServer, tmp_path: Path, disk: str
+) -> None:
+    (tmp_path / "agent.py").write_text(BIG)
+    (tmp_path / "data").mkdir()
+    with small_disk(tmp_path / "data", disk):
+        program = ["--", sys.executable, str(tmp_path / "agent.py")]
+        *_, text = said(tmp_path, server, *program, ARTTRACE_RAISE="0").splitlines()
+        spans = [] if disk.endswith("ro") else finished_spans(tmp_path / "data")
+    calls, runs = (sum(span.name.startswith(name) for span in spans) for name in ("chat", "invoke_agent"))
+    assert 0 <= runs < 8
+    assert 0 <= calls < 8
+    captured = f"{runs} runs and {calls} model calls captured" if spans else "nothing was captured"
+    assert text == (
+        f"arttrace: {captured} in {tmp_path / 'data'}; "
+        f"{8 - runs} runs and {8 - calls} model calls could not be written and are lost"
+    )
 
 
 def test_capture_that_is_switched_off_is_what_the_line_names(server: ChatServer, tmp_path: Path) -> None:

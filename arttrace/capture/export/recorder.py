@@ -133,6 +133,7 @@ class Recorder:
                 self._turn.append(payload)
         except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
             self._spool.refuse(error)
+            summary.lost(record)
 
     def _end_turn(self) -> None:
         """Write what the jobs of this turn appended: at once, as each write hands the interpreter over."""
@@ -142,6 +143,7 @@ class Recorder:
         self._turn.clear()
         if self._spool.write(payloads):
             self.destinations.spooled()
+        if payloads:
             summary.write_on()
         self.destinations.forward(payloads)
 

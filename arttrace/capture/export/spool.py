@@ -12,6 +12,8 @@ import time
 import msgspec
 
 from arttrace.capture.base.guard import Guard, failed, failures, logger
+from arttrace.capture.export import summary
+from arttrace.records.record import decode_record
 from arttrace.system.errors import ArttraceError
 from arttrace.system.journal import JournalFull, JournalWriter
 from arttrace.system.paths import DataDir
@@ -75,6 +77,8 @@ class SpoolWriter:
         except Exception as error:  # noqa: BLE001  rule 1
             if len(payloads) == 1:
                 self.refuse(error)
+                if summary.is_on():
+                    summary.lost(decode_record(payloads[0]))
             return False
         self.recorded += len(payloads)
         if self._failing:

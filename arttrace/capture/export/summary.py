@@ -8,6 +8,8 @@ data directory for who asks later.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
 import os
 import re
 import sys
@@ -106,6 +108,9 @@ class Tally(msgspec.Struct):
 
     runs: int = 0
     calls: int = 0
+    lost_runs: int = 0
+    lost_calls: int = 0
+    """Of these, what could not be written."""
     left_out: int = 0
     passed: dict[str, int] = {}
     covered: dict[str, int] = {}
@@ -115,23 +120,42 @@ class Tally(msgspec.Struct):
 
     def line(self, data: str) -> str:
         """The lines that are printed for a person."""
-        if self.runs or self.calls:
-            said = [f"{quantity(self.runs, 'run')} and {quantity(self.calls, 'model call')} captured in {data}"]
-        elif self.left_out:
+        runs, calls = self.runs - self.lost_runs, self.calls - self.lost_calls
+        are_lost = self.lost_runs > 0 or self.lost_calls > 0
+        if runs or calls:
+            said = [f"{_runs_and_calls(runs, calls)} captured in {data}"]
+        elif self.left_out or are_lost:
             said = [f"nothing was captured in {data}"]
         elif is_off():
             said = ["nothing was captured: ARTTRACE_DISABLED is set"]
         else:
             said = [f"nothing was captured: arttrace saw no model call by {CLIENTS}"]
+        if are_lost:
+            said.append(f"{_runs_and_calls(self.lost_runs, self.lost_calls)} could not be written and are lost")
         if self.left_out:
             said.append(f"{quantity(self.left_out, 'run')} left out by sampling")
         left = {what: count - self.covered.get(what, 0) for what, count in sorted(self.passed.items())}
         missed = [f"not captured: {quantity(count, 'request')} to {what}" for what, count in left.items() if count > 0]
         said += missed
-        if self.runs and not self.calls and not missed:
+        if runs and not self.calls and not missed:
             said.append("`arttrace doctor -- PROGRAM` says what is captured of a program")
         unused = ", ".join(sorted(self.routes - self.used))
         return "; ".join([*said, *([f"no call matched the route {unused}"] if unused else [])])
+
+    def add(self, more: Tally) -> None:
+        """Count what another one counted."""
+        self.runs, self.calls = self.runs + more.runs, self.calls + more.calls
+        self.lost_runs, self.lost_calls = self.lost_runs + more.lost_runs, self.lost_calls + more.lost_calls
+        self.left_out += more.left_out
+        for counts, others in ((self.passed, more.passed), (self.covered, more.covered)):
+            for what, count in others.items():
+                counts[what] = counts.get(what, 0) + count
+        self.routes |= more.routes
+        self.used |= more.used
+
+
+def _runs_and_calls(runs: int, calls: int) -> str:
+    return f"{quantity(runs, 'run')} and {quantity(calls, 'model call')}"
 
 
 _tally = Tally()
@@ -166,6 +190,13 @@ def ended(what: Any, attributes: dict[str, Any]) -> None:
 def is_call(record: Record) -> bool:
     """Whether a record is a model call that has ended."""
     return isinstance(record, SpanRow) and record.end_ns > 0 and _is_call(record.attributes)
+
+
+def lost(record: Record) -> None:
+    """What had ended could not be written."""
+    if _path is not None and isinstance(record, SpanRow) and record.end_ns > 0:
+        _tally.lost_calls += _is_call(record.attributes)
+        _tally.lost_runs += semconv.ENTRY in record.attributes
 
 
 def dropped(*, runs: int = 0, calls: int = 0) -> None:
@@ -218,21 +249,26 @@ def matched(route: str) -> None:
 
 
 def write() -> None:
-    """Add to the file what this process has counted since the last time."""
+    """Add to the file what this process has counted since the last time; where that fails it is kept for the next."""
     if _path is None:
         return
+    counted = _tally
     with _tallying:
-        counted = _tally
         _forget()
         routing = sys.modules.get("arttrace.capture.calls.routing")
         counted.routes = set() if routing is None else routing.known()
-        line = msgspec.json.encode(counted) + b"\n"
-        _path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        line = b"\n" + msgspec.json.encode(counted)  # behind a line that a full disk cut, too
         try:
-            os.write(handle, line)
-        finally:
-            os.close(handle)
+            _path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                if os.write(handle, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(_path))
+            finally:
+                os.close(handle)
+        except OSError:
+            _tally.add(counted)
+            raise
 
 
 def end() -> None:
@@ -241,22 +277,18 @@ def end() -> None:
         write()
         if _path is None or os.environ.get(_OWNER) != f"{os.getpid()} {_path}":
             return
-        total, decoder = Tally(), msgspec.json.Decoder(Tally)
-        for each in decoder.decode_lines(_path.read_bytes()):
-            total.runs, total.calls = total.runs + each.runs, total.calls + each.calls
-            total.left_out += each.left_out
-            for counts, more in ((total.passed, each.passed), (total.covered, each.covered)):
-                for what, count in more.items():
-                    counts[what] = counts.get(what, 0) + count
-            total.routes |= each.routes
-            total.used |= each.used
+        total, decoder = _tally, msgspec.json.Decoder(Tally)  # what could not be added to the file
+        _forget()
+        for line in _path.read_bytes().split(b"\n") if _path.exists() else ():
+            with contextlib.suppress(msgspec.DecodeError):
+                total.add(decoder.decode(line))
         os.environ.pop(_OWNER)
-        _path.unlink()
-        line = total.line(str(_path.parent))
+        said = total.line(str(_path.parent))
+        tell(f"arttrace: {said}")
+        _path.unlink(missing_ok=True)
         handle = os.open(_path.parent / LAST_RUN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(line)
-        tell(f"arttrace: {line}")
+            file.write(said)
 
 
 def _forget() -> None:
