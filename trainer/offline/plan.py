@@ -11,7 +11,7 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
-from arttrace.rewards.selection import equal_groups, good_runs, preferences
+from arttrace.rewards.selection import equal_groups, good_runs, never_trained_on, preferences
 from arttrace.system.errors import TrainingError
 from arttrace.trajectories.conversations import Conversation, conversations, main_conversation
 from trainer.offline.render import TrainingExample, Unprovable, render, shared_context
@@ -26,10 +26,20 @@ Tell = Callable[[int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class GivenStep:
+    """One optimizer step as it was ordered: on how many examples, and its learning rate."""
+
+    examples: int
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class OfflinePlan:
     """The examples of one run of training.
 
-    `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) that begin alike. `consumed` names the
+    `sft` holds one example per conversation, `dpo` pairs (chosen, rejected) that begin alike. With `steps` the examples
+    are gone through once, in their order: each step takes the next of them. Without, the learner shares them out.
+    `consumed` names the
     trajectories behind them; `groups` counts all that were looked at, `groups_equal` those whose rewards are all equal.
     `trajectories_left_out` and `conversations_left_out` count what is not trained on, by reason.
     """
@@ -37,11 +47,18 @@ class OfflinePlan:
     method: Method
     sft: tuple[TrainingExample, ...] = ()
     dpo: tuple[tuple[TrainingExample, TrainingExample], ...] = ()
+    steps: tuple[GivenStep, ...] = ()
     consumed: tuple[Consumed, ...] = ()
     groups: int = 0
     groups_equal: int = 0
     trajectories_left_out: dict[NotTrained, int] = field(default_factory=dict)
     conversations_left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """All that is not trained on, by reason."""
+        reasons = (*self.trajectories_left_out.items(), *self.conversations_left_out.items())
+        return {str(reason): count for reason, count in reasons}
 
     @property
     def learned_tokens(self) -> int:
@@ -72,9 +89,7 @@ def plan_sft(
     consumed: list[Trajectory] = []
     tell = progress(len(chosen.runs)) if progress else None
     for number, run in enumerate(chosen.runs, 1):
-        said = conversations(run)
-        dropped[NotTrained.NO_ANSWER] += not said
-        found = [example for one in said for example in _rendered(one, tokenizer, fits, dropped)]
+        found = _answers(run, tokenizer, fits, dropped)
         examples += found
         consumed += [run] if found else []
         if tell is not None:
@@ -86,6 +101,42 @@ def plan_sft(
         groups=len(groups),
         groups_equal=equal_groups(groups),
         trajectories_left_out=chosen.left_out,
+        conversations_left_out=dict(+dropped),
+    )
+
+
+def plan_batches(
+    batches: Sequence[tuple[Sequence[Trajectory], float]],
+    tokenizer: Any,
+    *,
+    max_length: int | None = None,
+    max_positions: int | None = None,
+    progress: Callable[[int], Rendered] | None = None,
+) -> OfflinePlan:
+    """An optimizer step for each of these batches, (runs, learning rate), whatever the runs' rewards: on every answer
+    of its runs. A run may be in several of them. A batch of which all is left out makes no step; see `plan_sft` for
+    lengths."""
+    fits = _Fits(max_length, max_positions)
+    runs = {run.id: run for batch, _ in batches for run in batch}
+    left_out: Counter[NotTrained] = Counter()
+    dropped: Counter[str] = Counter()
+    answers: dict[str, list[TrainingExample]] = {}
+    tell = progress(len(runs)) if progress else None
+    for number, run in enumerate(runs.values(), 1):
+        reason = never_trained_on(run)
+        if reason is not None:
+            left_out[reason] += 1
+        elif found := _answers(run, tokenizer, fits, dropped):
+            answers[run.id] = found
+        if tell is not None:
+            tell(number)
+    shares = [([one for run in batch for one in answers.get(run.id, ())], rate) for batch, rate in batches]
+    return OfflinePlan(
+        "sft",
+        sft=tuple(example for share, _ in shares for example in share),
+        steps=tuple(GivenStep(len(share), rate) for share, rate in shares if share),
+        consumed=_consumed(runs[id] for id in answers),
+        trajectories_left_out=dict(left_out),
         conversations_left_out=dict(+dropped),
     )
 
@@ -137,8 +188,9 @@ def plan_dpo(
     )
 
 
-def require_examples(plan: OfflinePlan) -> None:
-    """Raise TrainingError with the cause and the hint when there is nothing to learn from."""
+def require_examples(plan: OfflinePlan, hint: str | None = None) -> None:
+    """Raise TrainingError with the cause, and the hint or what can be done about the choice of runs, when there is
+    nothing to learn from."""
     if plan.sft or plan.dpo:
         return
     left_out = {why: n for why, n in plan.conversations_left_out.items() if why != NotTrained.OTHER_OF_PAIR}
@@ -156,7 +208,8 @@ def require_examples(plan: OfflinePlan) -> None:
     silent = NotTrained.NO_ANSWER in plan.conversations_left_out
     raise TrainingError(
         f"There is nothing to train on by {plan.method.upper()}. Left out: {counts}.",
-        ("Of a run without an answer no model call was recorded: see `arttrace doctor`. " if silent else "")
+        hint
+        or ("Of a run without an answer no model call was recorded: see `arttrace doctor`. " if silent else "")
         + "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too "
         "(sft), --again runs that the method was given before.",
     )
@@ -178,6 +231,12 @@ class _Fits:
         if self.max_length is not None and tokens > self.max_length:
             return f"{_LONGER}{self.max_length} tokens"
         return ""
+
+
+def _answers(run: Trajectory, tokenizer: Any, fits: _Fits, dropped: Counter[str]) -> list[TrainingExample]:
+    said = conversations(run)
+    dropped[NotTrained.NO_ANSWER] += not said
+    return [example for one in said for example in _rendered(one, tokenizer, fits, dropped)]
 
 
 def _rendered(conversation: Conversation, tokenizer: Any, fits: _Fits, dropped: Counter[str]) -> list[TrainingExample]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arttrace.records.policy import PolicyStep
 from arttrace.store import AnyStore
@@ -19,6 +19,9 @@ from trainer.step.engines import engines_asleep
 from trainer.step.phases import Clock, Phase
 from trainer.step.retry import no_retry
 from trainer.step.version import PublishingGateway, complete_step
+
+if TYPE_CHECKING:  # it imports what takes seconds
+    from trainer.offline.train import OfflineLearner
 
 
 def load_tokenizer(base_model: Path) -> Any:
@@ -45,6 +48,14 @@ def load_tokenizer(base_model: Path) -> Any:
     return tokenizer
 
 
+def offline_learner(base_model: Path, config: LearnerConfig) -> OfflineLearner:
+    """A learner with the base model loaded. Raises TrainingError as `OfflineLearner` does."""
+    with signals_after_imports():
+        from trainer.offline.train import OfflineLearner
+
+    return OfflineLearner(base_model, config)
+
+
 def train_offline(
     store: AnyStore,
     checkpoints: Checkpoints,
@@ -56,16 +67,15 @@ def train_offline(
     progress: Callable[[int], Tell] | None = None,
     keep_states: int = KEPT_STATES,
     uninterrupted: AbstractContextManager[None] | None = None,
+    learner: OfflineLearner | None = None,
 ) -> PolicyStep:
-    """Go on from the newest version, or begin the first. `progress` is asked once, with the number of optimizer steps.
+    """Go on from the newest version, or begin the first, with a `learner` of this config or a new one; one that
+    trained before needs a version to go on from. `progress` is asked once, with the number of optimizer steps.
     Engines that share the card sleep meanwhile. What follows once the model is loaded is done in `uninterrupted`.
     Raises TrainingError; nothing is consumed then."""
-    with signals_after_imports():
-        from trainer.offline.train import OfflineLearner
-
     clock = Clock()
     clock(Phase.STEP)
-    learner = OfflineLearner(base_model, config)
+    learner = learner or offline_learner(base_model, config)
     latest = checkpoints.latest()
     if latest is not None:
         learner.load(checkpoints.path(latest))

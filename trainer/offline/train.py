@@ -5,9 +5,10 @@ The adapter and the optimizer are those of `trainer.learner`, so that a policy c
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from trainer.learner.policy_model import (
     trainable,
 )
 from trainer.learner.state import load_state, save_adapter, save_rest
-from trainer.offline.plan import OfflinePlan, Tell
+from trainer.offline.plan import GivenStep, OfflinePlan, Tell
 from trainer.offline.render import TrainingExample, shared_context
 from trainer.offline.torch_head import use_on_cpus
 from trainer.output.quiet import import_trl, quiet
@@ -42,6 +43,8 @@ from transformers import PrinterCallback, TrainerCallback  # noqa: E402
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer  # noqa: E402
 from trl.trainer.dpo_trainer import DataCollatorForPreference  # noqa: E402
 
+_ROWS = 2
+"""How many go through the model at once."""
 _SHORTER = "Nothing was saved. Use --gradient-checkpointing, or leave out the longest conversations with --max-length."
 
 
@@ -88,8 +91,8 @@ class OfflineLearner:
         beta: float = 0.1,
         progress: Callable[[int], Tell] | None = None,
     ) -> OfflineMetrics:
-        """Pass `config.epochs` times over the examples of `plan`, `batch_size` of them per optimizer step; `beta` is
-        DPO's weight of staying near the model before.
+        """Pass `config.epochs` times over the examples of `plan`, `batch_size` of them per optimizer step, or once in
+        the steps that it gives, each at its learning rate; `beta` is DPO's weight of staying near the model before.
 
         Raises TrainingError when the tokenizer is another model's, memory runs out, or a loss is not a finite number;
         the weights are then not to be saved.
@@ -161,13 +164,11 @@ class OfflineLearner:
             "input_ids": [list(example.token_ids) for example in plan.sft],
             "labels": [_labels(example) for example in plan.sft],
         }
-        return SFTTrainer(
-            model=self.model,
-            args=on_one_card(SFTConfig(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True})),
-            train_dataset=Dataset.from_dict(rows),
-            processing_class=tokenizer,
-            optimizers=(self.optimizer, None),
-        )
+        given: dict[str, Any] = {"model": self.model, "processing_class": tokenizer}
+        given["train_dataset"] = Dataset.from_dict(rows)
+        if plan.steps:
+            return _GivenSteps.of(plan.steps, given, arguments, self.optimizer)
+        return SFTTrainer(**given, args=_sft_arguments(arguments), optimizers=(self.optimizer, None))
 
     def _dpo(self, plan: OfflinePlan, tokenizer: Any, arguments: dict[str, Any], beta: float) -> Any:
         rows = [_pair(chosen, rejected) for chosen, rejected in plan.dpo]
@@ -180,6 +181,54 @@ class OfflineLearner:
             processing_class=tokenizer,
             optimizers=(self.optimizer, None),
         )
+
+
+class _GivenSteps(SFTTrainer):  # type: ignore[misc]
+    """Optimizer steps that are given: each on its own number of the next examples, at its own learning rate. The rows
+    of a step come as one batch, of which a few at a time go through the model."""
+
+    given: tuple[GivenStep, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        steps: tuple[GivenStep, ...],
+        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+        optimizer: torch.optim.Optimizer,
+    ) -> _GivenSteps:
+        """A trainer for these steps, of what SFTTrainer is made of."""
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] = 1.0
+        rates = [step.learning_rate for step in steps]
+        # It is asked for one rate more than there are steps.
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: rates[min(at, len(rates) - 1)])
+        whole = _sft_arguments({**arguments, "gradient_accumulation_steps": 1, "num_train_epochs": 1})
+        made = cls(**given, args=whole, optimizers=(optimizer, schedule))
+        made.given = steps
+        return made
+
+    def get_train_dataloader(self) -> Any:
+        """A batch for each step, in their order."""
+        ends = list(itertools.accumulate(step.examples for step in self.given))
+        shares = [list(range(end - step.examples, end)) for end, step in zip(ends, self.given, strict=True)]
+        loader = torch.utils.data.DataLoader(self.train_dataset, batch_sampler=shares, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """The loss of a step: the mean over its learned tokens, whichever rows they stand in."""
+        losses = [
+            super(_GivenSteps, self).training_step(model, rows, num_items_in_batch) for rows in _few_at_a_time(inputs)
+        ]
+        return torch.stack(losses).sum()
+
+
+def _few_at_a_time(batch: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+    """The rows of a batch, `_ROWS` at a time, without padding that only longer ones needed."""
+    for first in range(0, len(batch["input_ids"]), _ROWS):
+        rows = {name: tensor[first : first + _ROWS] for name, tensor in batch.items()}
+        longest = int(rows["attention_mask"].sum(-1).max())
+        yield {name: tensor[:, :longest] for name, tensor in rows.items()}
 
 
 class _GivenPairs(DPOTrainer):  # type: ignore[misc]
@@ -258,8 +307,12 @@ def _pair(chosen: TrainingExample, rejected: TrainingExample) -> dict[str, list[
     }
 
 
+def _sft_arguments(arguments: Mapping[str, Any]) -> Any:
+    return on_one_card(SFTConfig(**arguments, max_length=None, dataset_kwargs={"skip_prepare_dataset": True}))
+
+
 def _arguments(config: LearnerConfig, scratch: Path, batch_size: int, examples: int) -> dict[str, Any]:
-    at_once = 2 - batch_size % 2
+    at_once = _ROWS - batch_size % _ROWS
     return {
         "output_dir": str(scratch),
         "use_cpu": config.runs_on == "cpu",

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -68,11 +68,18 @@ class TrainedSteps(list[TrainedStep]):
         return self[-1].adapter if self else None
 
 
-class OrderedGroup(msgspec.Struct, frozen=True):
+class OrderedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The runs to compare: exactly these, by their ids."""
 
     key: str
     ids: tuple[str, ...]
+
+
+class OrderedBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The runs to imitate in one optimizer step, by their ids, and its learning rate."""
+
+    ids: tuple[str, ...]
+    learning_rate: Annotated[float, msgspec.Meta(ge=0)]
 
 
 class LoggedNumbers(msgspec.Struct, frozen=True):
@@ -139,6 +146,10 @@ class TrainerProcess:
     async def order(self, groups: Sequence[OrderedGroup] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
         """As `train`, for groups whose runs are named by their ids."""
         return (await self._carried_out({"settings": settings, **({} if groups is None else {"groups": groups})})).steps
+
+    async def imitate(self, batches: Sequence[OrderedBatch], settings: Mapping[str, Any]) -> list[TrainedStep]:
+        """Order a version by SFT, in an optimizer step for each of these batches. Raises TrainingError."""
+        return (await self._carried_out({"settings": {**settings, "method": "sft"}, "batches": batches})).steps
 
     async def log(self, numbers: LoggedNumbers, settings: Mapping[str, Any]) -> None:
         """Send these numbers to the trackers of the settings. Raises TrainingError."""

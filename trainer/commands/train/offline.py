@@ -14,13 +14,14 @@ import msgspec
 
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.group import Group
+from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train.report import print_hint, print_step, print_uses, require_base_model, uses_document
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.learner import LearnerConfig
-from trainer.offline.plan import Method, OfflinePlan, plan_dpo, plan_sft, require_examples
+from trainer.offline.plan import Method, OfflinePlan, plan_batches, plan_dpo, plan_sft, require_examples
 from trainer.offline.step import load_tokenizer, train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.left_out import left_out_lines
@@ -104,16 +105,31 @@ def plan_offline(
     """What would be trained on: from these groups, or from all runs that the method was not trained on yet. `say` is
     called with the progress; by default it is shown on standard error."""
     groups, used = _groups(store, checkpoints, terms) if groups is None else (groups, frozenset())
-    tokenizer = load_tokenizer(base_model)
-    positions = read_model(base_model).max_positions
-    bounds: dict[str, Any] = {
-        "max_length": terms.max_length,
-        "max_positions": positions,
-        "progress": lambda total: Progress(total, "runs rendered", say, tells_short=False),
-    }
+    tokenizer, bounds = load_tokenizer(base_model), _bounds(base_model, terms, say)
     if terms.method == "sft":
         return plan_sft(groups, tokenizer, min_reward=terms.min_reward, used=used, **bounds)
     return plan_dpo(groups, tokenizer, min_gap=terms.min_gap, **bounds)
+
+
+def plan_ordered(
+    base_model: Path,
+    terms: OfflineTerms,
+    batches: Sequence[tuple[Sequence[Trajectory], float]],
+    say: Callable[[str], None],
+) -> OfflinePlan:
+    """What would be trained on of batches, (runs, learning rate); `say` as for `plan_offline`. Raises TrainingError
+    where that is nothing."""
+    plan = plan_batches(batches, load_tokenizer(base_model), **_bounds(base_model, terms, say))
+    require_examples(plan, "What the messages of the role assistant say is imitated: give each trajectory some.")
+    return plan
+
+
+def _bounds(base_model: Path, terms: OfflineTerms, say: Callable[[str], None] | None) -> dict[str, Any]:
+    return {
+        "max_length": terms.max_length,
+        "max_positions": read_model(base_model).max_positions,
+        "progress": lambda total: Progress(total, "runs rendered", say, tells_short=False),
+    }
 
 
 def _print_plan(checkpoints: Checkpoints, plan: OfflinePlan, as_json: bool) -> None:

@@ -17,15 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from arttrace.commands.shared.progress import Progress, say
-from arttrace.loop.processes.trainer_process import LoggedNumbers
+from arttrace.loop.processes.trainer_process import OrderedBatch, OrderedGroup
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
 from arttrace.records.sequence import NotTrained
+from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.units import quantity
 from arttrace.records.values.users_text import error_line
 from arttrace.store import AnyStore
@@ -33,9 +34,10 @@ from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.line_pipes import LinesIn, answers
-from trainer.commands.train.offline import OfflineTerms, plan_offline
+from trainer.commands.train.offline import OfflineTerms, plan_offline, plan_ordered
+from trainer.commands.train.order_lines import OrderCancelled, OrderProgress, OrderResult, TrainOrder, cancelled_by
 from trainer.commands.train.report import after_versions, rollback_note
-from trainer.commands.train.settings import TrainSettings, parse_settings
+from trainer.commands.train.settings import TrainSettings, parse_settings, require_for_batches
 from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
 from trainer.grpo.shares import build, choose_groups, share_out
@@ -44,17 +46,20 @@ from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import Learner
 from trainer.learner.machine.fitting import FITTED
 from trainer.offline.plan import require_examples
-from trainer.offline.step import train_offline
+from trainer.offline.step import offline_learner, train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.refused_runs import refused_runs
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
 from trainer.serving.precision import in_precision_of
-from trainer.step.left_out import left_out_lines
+from trainer.step.left_out import Reasons, left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
 from trainer.step.version import finish_open_step
+
+if TYPE_CHECKING:  # it imports what takes seconds
+    from trainer.offline.train import OfflineLearner
 
 _AT_EACH_STEP = frozenset(
     {
@@ -65,50 +70,6 @@ _AT_EACH_STEP = frozenset(
     }
 )
 """Fields that the packed engine reads at each step: a new value needs no new learner."""
-
-
-class OrderedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The runs to compare: exactly these."""
-
-    key: str
-    ids: tuple[str, ...]
-
-
-class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Train on these groups; without groups, on all that wait, in at most `steps` steps. With `log`, only send these
-    numbers to the trackers of the settings."""
-
-    id: int
-    settings: dict[str, Any] = {}
-    groups: tuple[OrderedGroup, ...] | None = None
-    log: LoggedNumbers | None = None
-
-
-class _Cancellation(msgspec.Struct, frozen=True):
-    """Do not carry out this order, or not to its end; other lines have no `cancel`."""
-
-    cancel: int = 0
-
-
-class OrderCancelled(TrainingError):
-    """The step of an order was given up: weights and optimizer are as they were before it."""
-
-
-class OrderResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The versions that were made, how many steps had nothing to learn from, and the error, if any."""
-
-    id: int
-    steps: list[dict[str, Any]] = []
-    skipped: int = 0
-    error: str = ""
-    hint: str | None = None
-
-
-class OrderProgress(msgspec.Struct, frozen=True):
-    """A line for a person, while an order is carried out."""
-
-    id: int
-    said: str
 
 
 def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
@@ -125,7 +86,7 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
         # Only what unsloth, if a setting asks for it, need not come before.
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()
         arriving = LinesIn(stop)
-        lines = (line for line in arriving if not _cancelled(line))
+        lines = (line for line in arriving if not cancelled_by(line))
         first = next(lines, None)
         if first is None:
             return
@@ -134,7 +95,7 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
         store = stack.enter_context(hold_store(data, create=True))
 
         def cancelled(id: int) -> bool:
-            return any(_cancelled(line) == id for line in arriving.arrived())
+            return any(cancelled_by(line) == id for line in arriving.arrived())
 
         trainer = OrderedTrainer(data, store, checkpoints, base_model, answer, cancelled)
         stack.callback(trainer.close)
@@ -147,12 +108,7 @@ def take_orders(data: DataDir, policy: str, base_model: Path) -> None:
                 return
 
 
-def _cancelled(line: bytes) -> int:
-    """The order that a line cancels, 0 for an order."""
-    return msgspec.json.decode(line, type=_Cancellation).cancel
-
-
-_Step = tuple[PolicyStep | None, dict[NotTrained, int]]
+_Step = tuple[PolicyStep | None, Reasons]
 """A version, or None if there was nothing to learn, and the runs that it was not trained on."""
 
 
@@ -176,6 +132,7 @@ class OrderedTrainer:
         self._checkpoints = checkpoints
         self._base_model = base_model
         self._learner: Learner | None = None
+        self._offline: OfflineLearner | None = None  # only one of the two is there
         self._asked: LearnerConfig | None = None  # last of the learner; its own config is fitted to the machine
         self._holds: int | None = None  # the version that the learner holds
         self._reporting: dict[tuple[str, ...], Reporting] = {}
@@ -206,9 +163,16 @@ class OrderedTrainer:
             self._holds = newest
         return learner
 
+    def _prepare_offline(self, config: LearnerConfig) -> OfflineLearner:
+        """The learner of the order before, if that was of the same config and made a version to go on from."""
+        if self._offline is None or self._asked != config or not self._checkpoints.latest():
+            self._begin_loading()
+            self._offline, self._asked = offline_learner(self._base_model, config), config
+        return self._offline
+
     def _begin_loading(self) -> None:
         """Free the model that is there, in cycles too: two at once may not fit into memory."""
-        self._learner = None
+        self._learner = self._offline = None
         gc.collect()
         self._say(f"loading {self._base_model}")
 
@@ -222,7 +186,7 @@ class OrderedTrainer:
             if order.log is not None:
                 self._reporting_of(settings).log(order.log.numbers, order.log.step)
                 return OrderResult(order.id)
-            for done, left_out in self._train(settings, order.groups):
+            for done, left_out in self._train(settings, order):
                 if done is None:
                     skipped += 1
                     continue
@@ -240,7 +204,7 @@ class OrderedTrainer:
 
     def _read_anew(self) -> None:
         """Let the next order begin from the disk: a step that failed may have made a version and consumed its runs."""
-        self._holds = None
+        self._holds = self._offline = None
         self._consumed.clear()
 
     def close(self) -> None:
@@ -248,7 +212,10 @@ class OrderedTrainer:
         for reporting in self._reporting.values():
             reporting.close()
 
-    def _train(self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None) -> Iterator[_Step]:
+    def _train(self, settings: TrainSettings, order: TrainOrder) -> Iterator[_Step]:
+        groups = order.groups
+        if order.batches is not None:
+            require_for_batches(settings)
         gateway = self.gateway()
         require_base_of_newest(self._checkpoints, self._base_model)
         self._store.ingest_spool()
@@ -259,7 +226,7 @@ class OrderedTrainer:
         if note := rollback_note(self._checkpoints):
             self._say(note)
         if settings.method != "grpo":
-            yield self._train_offline(settings, groups, gateway)
+            yield self._train_offline(settings, groups, order.batches, gateway)
             return
         if groups is not None and settings.steps > 1:
             raise TrainingError(
@@ -308,7 +275,11 @@ class OrderedTrainer:
         return done, batch.left_out
 
     def _train_offline(
-        self, settings: TrainSettings, groups: tuple[OrderedGroup, ...] | None, gateway: FoundGateway
+        self,
+        settings: TrainSettings,
+        groups: tuple[OrderedGroup, ...] | None,
+        batches: tuple[OrderedBatch, ...] | None,
+        gateway: FoundGateway,
     ) -> _Step:
         self._require_wanted()
         terms = OfflineTerms(
@@ -318,22 +289,29 @@ class OrderedTrainer:
             max_length=settings.max_length,
             again=settings.again,
         )
-        exactly = None if groups is None else self._exactly(groups, terms.method, again=terms.again)
-        plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly, say=self._say)
-        require_examples(plan)
+        if batches is not None:
+            found = self._found({id for batch in batches for id in batch.ids})
+            runs = [([found[id] for id in batch.ids], batch.learning_rate) for batch in batches]
+            plan = plan_ordered(self._base_model, terms, runs, self._say)
+        else:
+            exactly = None if groups is None else self._exactly(groups, terms.method, again=terms.again)
+            plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly, say=self._say)
+            require_examples(plan)
         self._tell(left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out))
-        self._begin_loading()
+        config = in_precision_of(settings.learner, find_serving(self._data))
+        learner = self._prepare_offline(config)
         done = train_offline(
             self._store,
             self._checkpoints,
             gateway,
             self._base_model,
             plan,
-            settings.learner,
+            config,
             progress=lambda total: self._watched(total, "optimizer steps"),
             keep_states=settings.keep_states,
+            learner=learner,
         )
-        return done, plan.trajectories_left_out
+        return done, plan.trajectories_left_out if batches is None else plan.left_out
 
     def _exactly(self, groups: tuple[OrderedGroup, ...], method: str, *, again: bool = False) -> list[Group]:
         """Exactly these runs, grouped as ordered. Raises TrainingError if one is missing or was trained on."""
@@ -351,12 +329,17 @@ class OrderedTrainer:
                 f"{len(used)} of {quantity(len(ids), 'run')} were trained on by {method} already.",
                 "Gather new runs for a step.",
             )
+        found = self._found(ids)
+        return [Group(group.key, tuple(found[id] for id in group.ids)) for group in groups]
+
+    def _found(self, ids: set[str]) -> dict[str, Trajectory]:
+        """These runs by their ids. Raises TrainingError if one is missing."""
         found = {one.id: one for one in self._store.trajectories(ids=sorted(ids))}
         if missing := sorted(ids - found.keys()):
             raise TrainingError(
                 f"{len(missing)} of {quantity(len(ids), 'run')} not in the store, {missing[0]} for one."
             )
-        return [Group(group.key, tuple(found[id] for id in group.ids)) for group in groups]
+        return found
 
     def _reporting_of(self, settings: TrainSettings) -> Reporting:
         reporting = self._reporting.get(settings.report_to)

@@ -29,6 +29,8 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "again": _OFFLINE,
 }
 """The methods that read a setting; a setting that is not listed is read by all."""
+_ORDERED = ("learning_rate", "warmup_steps", "decay", "epochs", "min_reward", "again")
+"""Settings of SFT in whose place batches stand."""
 _LEAST = {"steps": 1, "keep_states": 0, "max_staleness": 0, "max_length": 2, "min_gap": 0}
 
 
@@ -74,6 +76,20 @@ def parse_settings(given: dict[str, Any]) -> TrainSettings:
         if (value := getattr(settings, name)) is not None and not value >= least:
             raise TrainingError(f"{name} must be at least {least}, not {value}.")
     return settings
+
+
+def require_for_batches(settings: TrainSettings) -> None:
+    """Raise TrainingError for a setting that batches do not read: their runs, and how often and by how much they are
+    learned, are ordered."""
+    if settings.method != "sft":
+        raise TrainingError(f"Batches are imitated by sft, not by {settings.method}.", "Leave method out.")
+    usual = TrainSettings()
+    for name in _ORDERED:
+        if _value(settings, name) != _value(usual, name):
+            raise TrainingError(
+                f"{name} does nothing where batches are given.",
+                "What is learned, how often and at which rates is said by the batches.",
+            )
 
 
 def not_read(settings: TrainSettings) -> Iterator[tuple[str, tuple[str, ...]]]:
