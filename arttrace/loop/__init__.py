@@ -13,8 +13,10 @@ from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.gathering.limits import limit_concurrency, retry
 from arttrace.loop.groups.batches import DatasetBatch, iterate_dataset, trajectory_group_batches
 from arttrace.loop.groups.captured import current_trajectory, trajectory, trajectory_group
+from arttrace.loop.imitation.files import get_file_row_count, iterate_file, train_sft_from_file
+from arttrace.loop.imitation.schedule import SFTChunk, create_lr_schedule, create_sft_dataset_iterator
 from arttrace.loop.model import Model, TrainableModel
-from arttrace.loop.processes.art_names import TrainConfig
+from arttrace.loop.processes.art_names import TrainConfig, TrainSFTConfig
 from arttrace.loop.processes.trainer_process import TrainedStep, TrainedSteps
 from arttrace.loop.remote.backend import ServerBackend
 from arttrace.loop.remote.clients import AsyncClient, Client
@@ -33,24 +35,31 @@ __all__ = [
     "Messages",
     "MessagesAndChoices",
     "Model",
+    "SFTChunk",
     "ServerBackend",
     "SkyPilotBackend",
     "Tools",
     "TrainConfig",
+    "TrainSFTConfig",
     "TrainableModel",
     "TrainedStep",
     "TrainedSteps",
     "Trajectory",
     "TrajectoryGroup",
+    "create_lr_schedule",
+    "create_sft_dataset_iterator",
     "current_trajectory",
     "gather_trajectories",
     "gather_trajectory_groups",
+    "get_file_row_count",
     "iterate_dataset",
+    "iterate_file",
     "limit_concurrency",
     "no_capture",
     "retry",
     "ruler",
     "ruler_score_group",
+    "train_sft_from_file",
     "trajectory",
     "trajectory_group",
     "trajectory_group_batches",
@@ -64,7 +73,7 @@ _IN_ART = {
     "ServerlessTrainResult": "TrainedSteps, what backend.train(...) returns",
     "TinkerBackend": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
     "TrainResult": "TrainedSteps, what backend.train(...) returns",
-    "TrainSFTConfig": "options of `arttrace train --method sft`",
+    "SFTConfig": "TrainSFTConfig, from arttrace.loop",
     "auto_trajectory": "@arttrace.trajectory on the rollout",
     "backend": "LocalBackend, from arttrace.loop",
     "batches": "trajectory_group_batches, from arttrace.loop",
@@ -83,8 +92,9 @@ _IN_ART = {
     "skypilot": "SkyPilotBackend, from arttrace.loop",
     "tinker": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
     "trajectories": "Trajectory and TrajectoryGroup, from arttrace.loop",
-    "types": "Messages, MessagesAndChoices, Tools and TrainConfig, from arttrace.loop",
-    "utils": "retry, limit_concurrency, iterate_dataset, from arttrace.loop; append litellm's choices as they are",
+    "types": "Messages, MessagesAndChoices, Tools, TrainConfig and TrainSFTConfig, from arttrace.loop",
+    "utils": "retry, limit_concurrency, iterate_dataset, train_sft_from_file, create_sft_dataset_iterator, from "
+    "arttrace.loop; append litellm's choices as they are",
     "yield_trajectory": "return art.Trajectory(...) at the end of the rollout",
 }
 """What ART's other names are here."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 
 from arttrace.capture.api import change
@@ -20,41 +19,31 @@ from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
 from arttrace.loop.evaluation.left_out import require_whole, whole_runs, why_left_out, with_left_out
 from arttrace.loop.gathering.group import TrajectoryGroup
+from arttrace.loop.imitation.examples import take_examples
 from arttrace.loop.model import TrainableModel, api_key
-from arttrace.loop.processes.art_names import either, own_settings
+from arttrace.loop.processes.art_names import TrainSFTConfig, either, own_settings
 from arttrace.loop.processes.child import WATCH_STARTER, Child
+from arttrace.loop.processes.served import Served, running_gateway
 from arttrace.loop.processes.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedSteps, TrainerProcess
 from arttrace.loop.recorded.directories import captured_runs, copy_runs
 from arttrace.loop.recorded.scores import append_scores
+from arttrace.loop.trajectory import Trajectory
 from arttrace.records.reward import Judgement
-from arttrace.records.values.nesting import UNREADABLE
-from arttrace.records.values.users_text import first_line
+from arttrace.records.span import SpanRow
 from arttrace.rewards import DEFAULT_RUBRIC, score_groups, to_store
 from arttrace.rewards.judge import DEFAULT_JUDGE
 from arttrace.store import open_store
-from arttrace.system.addresses import needs_certificates
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.exit_status import how_ended
-from arttrace.system.processes import is_alive
 
 _DIES_WITHIN_S = 0.3
 """How long after it refused a connection a server may be seen dying."""
-_ANSWERS_WITHIN_S = 5.0
 _PROGRAM = "from arttrace.commands import main; main()"
 
 
 _trainers_here: dict[tuple[Path, str, str], TrainerProcess] = {}
 """Those of this process, by directory, policy and base model: only one may train a policy, whichever backend began it,
 and one that was forgotten without `close` runs as long as the program."""
-
-
-class _Served(msgspec.Struct, frozen=True):
-    """What `serving.json` and the first line of `arttrace serve --json` say."""
-
-    url: str
-    policy: str
-    base_model: str
-    pid: int
 
 
 class LocalBackend:
@@ -90,6 +79,7 @@ class LocalBackend:
         self._program = _PROGRAM
         self._server: Child | None = None
         self._own_trainers: dict[str, TrainerProcess] = {}
+        self._examples: set[str] = set()
         self._closed = False
 
     async def __aenter__(self) -> LocalBackend:
@@ -110,10 +100,10 @@ class LocalBackend:
             ServingError: The gateway there serves another model or does not answer, or the start fails.
         """
         self._closed = False
-        served = await self._running()
+        served = await running_gateway(self.data, api_key())
         if served is None:
             served = await self._start(model)
-        if not _serves(served, model):
+        if not served.is_of(model.name, model.base_model):
             raise ServingError(
                 f"the gateway at {served.url} serves {served.policy} on {served.base_model}, "
                 f"not {model.name} on {model.base_model}",
@@ -225,6 +215,51 @@ class LocalBackend:
             raise
         return TrainedSteps(with_left_out(made, left_out), model.get_step)
 
+    async def train_sft(
+        self,
+        model: TrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        **settings: Any,
+    ) -> TrainedSteps:
+        """Imitate trajectories, whoever wrote them: one version, after a pass over them in their order. As with `train`
+        it is served when this returns, and a call that is cancelled drops it.
+
+        Args:
+            model: The model to train.
+            trajectories: What is to be imitated. Their messages are kept in the store, as runs of the project
+                `train_sft`; one without messages is imitated as its run was captured.
+            config: How many of them make an optimizer step, its learning rate, and which messages are imitated.
+            settings: The options of `arttrace train --method sft` by their names: `lora_rank=8`, `max_length=4096`.
+
+        Returns:
+            A list with the TrainedStep; its `left_out` counts what was not imitated, by reason.
+
+        Raises:
+            ArttraceError: Something else than trajectories was passed, or a message is none.
+            TrainingError: There is nothing to imitate, there is a learning rate too few or too many, the step failed,
+                the trainer died, or the backend was closed.
+            ServingError: The server that the backend started died.
+        """
+        settings = own_settings(settings)
+        trainer = self._trainer(model)
+        found = await take_examples(trajectories, config or TrainSFTConfig(), self._examples, self._store)
+        await asyncio.to_thread(copy_runs, found.captured, self.data)
+        await self._require_server()
+        try:
+            made = await trainer.imitate(found.batches, settings)
+        except TrainingError as error:
+            await self._require_server(error)
+            raise
+        return TrainedSteps(made, model.get_step)
+
+    async def _store(self, records: Sequence[SpanRow]) -> None:
+        def append() -> None:
+            with open_store(self.data, create=True) as store:
+                store.append(records)
+
+        await asyncio.to_thread(append)
+
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         """Send numbers of a step to trackers, as `TrainableModel.log` does.
 
@@ -334,29 +369,7 @@ class LocalBackend:
                 with open_store(self.data) as store:
                     append_scores(store, to_store(judgement))
 
-    async def _running(self) -> _Served | None:
-        try:
-            served = msgspec.json.decode(self.data.serving.read_bytes(), type=_Served)
-        except (FileNotFoundError, *UNREADABLE):
-            return None
-        async with httpx.AsyncClient(
-            timeout=_ANSWERS_WITHIN_S,
-            headers={"authorization": f"Bearer {api_key()}"},
-            trust_env=False,
-            verify=needs_certificates(served.url),
-        ) as client:
-            try:
-                answer = await client.get(f"{served.url}/arttrace/status")
-            except httpx.HTTPError as error:
-                if isinstance(error, httpx.ConnectError) or not is_alive(served.pid):
-                    return None  # it died without removing its file
-                said = f"the gateway at {served.url} does not answer: {first_line(error)}"
-                raise ServingError(said, f"Wait until it has less to do, or stop it: kill {served.pid}") from error
-        if answer.status_code == httpx.codes.UNAUTHORIZED:
-            raise ServingError(f"the gateway at {served.url} asks for a key", "Set ARTTRACE_API_KEY to its key.")
-        return served if answer.status_code == httpx.codes.OK else None
-
-    async def _start(self, model: TrainableModel) -> _Served:
+    async def _start(self, model: TrainableModel) -> Served:
         if self._server is not None:
             await self._server.stop()
         self._server = await Child.start(
@@ -367,7 +380,7 @@ class LocalBackend:
         try:
             if line := await anext(self._server.lines(), None):
                 self._server.drain()
-                return msgspec.json.decode(line, type=_Served)
+                return msgspec.json.decode(line, type=Served)
             code = await self._server.wait()
         except BaseException:
             await self._stop()
@@ -375,13 +388,3 @@ class LocalBackend:
         output = self._server.last_lines()
         self._server = None
         raise ServingError(f"`arttrace serve` ended ({how_ended(code)}): {output}")
-
-
-def _serves(served: _Served, model: TrainableModel) -> bool:
-    """Whether it serves the model, which may be given by its name on the hub: then it lies in the hub's cache."""
-    named = Path(model.base_model)
-    cached = f"models--{str(model.base_model).replace('/', '--')}"
-    is_served = Path(served.base_model).absolute() == named.absolute()
-    return served.policy == model.name and (
-        is_served or (not named.exists() and cached in Path(served.base_model).parts)
-    )

@@ -6,18 +6,19 @@ import asyncio
 import functools
 import os
 import ssl
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import httpx
 
-from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards
+from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards, require_trainable
 from arttrace.loop.evaluation.numbers import Run, numbers_of
 from arttrace.loop.gathering.group import TrajectoryGroup
-from arttrace.loop.processes.art_names import TrainConfig, either, said_of_attribute, settings_of
+from arttrace.loop.processes.art_names import TrainConfig, TrainSFTConfig, either, said_of_attribute, settings_of
+from arttrace.loop.processes.served import ServedStep, served_step
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
-from arttrace.system.addresses import needs_certificates, why_never_asked
+from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
 from arttrace.system.paths import DataDir
@@ -50,6 +51,14 @@ class Backend(Protocol):
 
     async def train(
         self, model: TrainableModel, groups: Sequence[TrajectoryGroup] | None = None, **settings: Any
+    ) -> list[TrainedStep]: ...
+
+    async def train_sft(
+        self,
+        model: TrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        **settings: Any,
     ) -> list[TrainedStep]: ...
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None: ...
@@ -259,9 +268,44 @@ class TrainableModel(Model[Config]):
         """
         backend = self._require_registered()
         groups = gathered_groups(groups, "train")
-        _require_trainable(self.name, groups)
+        require_trainable(self.name, groups)
         await record_rewards(groups)  # for a backend of the program's own too
         return await backend.train(self, groups, **(settings_of(config) | settings))
+
+    async def train_sft(
+        self,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        _config: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+        *,
+        log_metrics: bool = True,
+        **settings: Any,
+    ) -> list[TrainedStep]:
+        """Imitate trajectories, whoever wrote them: one version, after a pass over them in their order. The next step,
+        of whichever method, starts from it.
+
+        Args:
+            trajectories: What is to be imitated, such as what a larger model answered.
+            config: How many of them make an optimizer step, its learning rate, and which messages are imitated.
+            _config: Nothing, as in ART.
+            verbose: Taken: a step says how far it is in any case.
+            log_metrics: Taken: the version has its numbers in any case.
+            settings: The options of `arttrace train --method sft` by their names: `lora_rank=8`.
+
+        Returns:
+            The TrainedStep, whose version is served when this returns.
+
+        Raises:
+            ServingError: The model is not registered.
+            ArttraceError: Something else than trajectories was passed, or a message is none.
+            TrainingError: There is nothing to imitate, there is a learning rate too few or too many, or the step
+                failed.
+        """
+        backend = self._require_registered()
+        return await backend.train_sft(
+            self, trajectories, config, **({"_config": _config} if _config else {}), **settings
+        )
 
     async def log(
         self,
@@ -332,28 +376,8 @@ class TrainableModel(Model[Config]):
             ServingError: The model is not registered, or the gateway does not answer.
         """
         self._require_registered()
-        url = f"{str(self.inference_base_url).removesuffix('/v1')}/arttrace/status"
-        key = self.inference_api_key or api_key()
-        refused = f"the gateway of {self.name} does not report its step"
-        if why := why_never_asked(url, key):
-            raise ServingError(f"{refused}: {why}")
-        try:
-            headers = {"authorization": f"Bearer {key}"}
-            verify = needs_certificates(url)
-            answer = httpx.get(url, headers=headers, timeout=30.0, trust_env=False, verify=verify)
-            if answer.status_code != httpx.codes.OK:
-                raise ServingError(f"{refused}: it answers {answer.status_code}")
-            return ServedStep(answer.json()["step"])
-        except (httpx.HTTPError, ValueError, KeyError) as error:
-            raise ServingError(f"{refused}: {error}") from error
-
-
-class ServedStep(int):
-    """A step's number. Awaiting it gives it: ART's programs do, `range(await model.get_step(), 10)`."""
-
-    def __await__(self) -> Generator[Any, None, int]:
-        yield from ()
-        return int(self)
+        url = str(self.inference_base_url).removesuffix("/v1")
+        return served_step(self.name, url, self.inference_api_key or api_key())
 
 
 def _client(base_url: str | None, key: str | None) -> Any:
@@ -366,23 +390,3 @@ def _client(base_url: str | None, key: str | None) -> Any:
 def _trusted() -> ssl.SSLContext:
     """Whom clients trust, read once: it takes twenty milliseconds, and each rollout may have a client of its own."""
     return httpx.create_ssl_context()
-
-
-def _require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
-    """Raise TrainingError where a step could teach nothing, with the reason."""
-    if not any(len(group.captured) + len(group.ready_made) > 1 for group in groups):
-        raise TrainingError(
-            "no group has two runs: the reward of one run compares nothing",
-            "Gather several rollouts of each scenario: TrajectoryGroup(rollout(model, s) for _ in range(8)).",
-        )
-    if any(group.ready_made for group in groups):
-        return  # the server that recorded them knows
-    calls = [call.call for group in groups for run in group.captured for call in run.calls]
-    answered = {str(call.policy_version).partition("@")[0] for call in calls if call.policy_version}
-    if policy not in answered:
-        asked = ", ".join(sorted({call.request_model or "?" for call in calls})) or "no model at all"
-        raise TrainingError(
-            f"none of these runs was answered by {policy}: they asked {asked}",
-            "Make the calls by model.openai_client(), with model=model.inference_name; those of httpx and its "
-            "like are captured with ARTTRACE_CAPTURE_HTTP=1.",
-        )

@@ -23,6 +23,7 @@ import httpx
 import openai
 import pytest
 from art_programs import run_program, server_command
+from safetensors.torch import load_file
 from tiny_model import make_base_model
 
 import arttrace
@@ -198,6 +199,39 @@ async def _steps_on_decorated_runs_and_on_blocks(backend: LocalBackend, model: T
     assert f"agent-001@{before + 2}" in {one.id async for one in client.models.list()}
 
 
+async def test_sft_as_a_warm_up_of_rl_as_the_documentation_prints_it(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step of RL begins with the weights that SFT made, and its rollouts are sampled by them."""
+    monkeypatch.setenv("ARTTRACE_DIR", str(server.data.root))
+    arttrace.init()
+    before = server.step()
+    lines = [[("user", f"Mail {n}?"), ("assistant", f"It is from Ann, {n} days ago.")] for n in range(8)]
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps({"messages": [_message(*one) for one in line]}) + "\n" for line in lines))
+    ran = await run_program("sft_then_rl", {**server.site, "file": str(file)})
+    with open_store(server.data) as store:
+        *_, earlier, warmed, reinforced = store.policy_steps("agent-001")
+    assert [warmed.step, reinforced.step] == [before + 1, before + 2] == [before + 1, ran["result"].step]
+    assert (warmed.method, reinforced.method, len(warmed.consumed)) == ("sft", "grpo", len(lines))
+    assert warmed.metrics["optimizer_steps"] == 3 * len(lines) / 2
+    assert warmed.metrics["last_loss"] < warmed.metrics["first_loss"]
+    assert warmed.metrics["publish_logprob_change"] > 0
+    sampled = {call.call.policy_version for group in ran["groups"] for run in group.captured for call in run.calls}
+    assert sampled == {f"agent-001@{before + 1}"}
+    assert _moved(earlier, warmed) > 5 * _moved(warmed, reinforced) > 0
+
+
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _moved(one: PolicyStep, other: PolicyStep) -> float:
+    """By how much the weights of the two differ most."""
+    weights = [load_file(str(Path(step.adapter) / "adapter_model.safetensors")) for step in (one, other)]
+    return max(float((weights[1][name] - weights[0][name]).abs().max()) for name in weights[0])
+
+
 async def test_train_with_ruler_as_the_documentation_prints_it(
     server: Server, capturing: Path, judge_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +285,26 @@ async def test_the_seeds_protocol(server: Server, capturing: Path) -> None:
     assert {(run.incomplete, len(run.calls)) for run in runs.values()} == {("", 1)}
     assert runs["run-c-3"].metadata == {"number": 3}
     assert {call.call.policy_version for run in runs.values() for call in run.calls} == {f"agent-001@{before}"}
+
+
+async def test_a_client_elsewhere_has_chunks_imitated(server: Server, capturing: Path) -> None:
+    """By the loop that the documentation has for what a larger model answered; each call makes a version."""
+    before = server.step()
+    taught = [Trajectory([_message("user", f"Mail {n}?"), _message("assistant", "From Bob.")]) for n in range(8)]
+    async with art.ServerBackend(server.url) as backend:
+        student = TrainableModel("agent-001", server.base_model)
+        await student.register(backend)
+        for chunk in art.create_sft_dataset_iterator(taught, chunk_size=2, peak_lr=1e-3, warmup_ratio=0.0):
+            [step] = await student.train_sft(chunk.trajectories, chunk.config)
+            assert step.metrics["optimizer_steps"] == 2
+        assert await student.get_step() == before + 2
+        answered = await student.openai_client().chat.completions.create(
+            model=student.name, messages=taught[0].messages()[:1]
+        )
+    assert answered.model == f"agent-001@{before + 2}"
+    with open_store(server.data) as store:
+        first, second = store.policy_steps("agent-001")[-2:]
+    assert second.metrics["last_loss"] < first.metrics["first_loss"]
 
 
 async def test_a_client_whose_answers_carry_their_trajectory(server: Server, capturing: Path) -> None:

@@ -217,6 +217,11 @@ async def test_numbers_of_the_program_are_logged_with_runs_and_alone(
     assert read_evaluations(DataDir(backend.data.root), "o3") == {0: {"val/reward": 0.5, "val/cost": 2.0}}
 
 
+def test_a_prompted_model_learns_nothing() -> None:
+    with pytest.raises(AttributeError, match="ART's train_sft is here an attribute of a TrainableModel"):
+        art.Model("o3").train_sft  # type: ignore[attr-defined]  # noqa: B018
+
+
 async def test_a_version_is_named_by_its_step(tmp_path: Path) -> None:
     model = art.TrainableModel("agent-001", tmp_path)
     assert [model.get_inference_name(), model.get_inference_name(3)] == ["agent-001:latest", "agent-001@3"]
@@ -239,7 +244,7 @@ async def test_versions_are_ranked_by_the_reward_alone(backend: art.LocalBackend
         await model.delete_checkpoints(best_checkpoint_metric="val/accuracy")
 
 
-@pytest.mark.parametrize("name", ["train_sft", "read_state", "update_wandb_config", "model_dump"])
+@pytest.mark.parametrize("name", ["write_state", "read_state", "update_wandb_config", "model_dump"])
 def test_an_attribute_that_arts_models_have_is_answered_with_ours(name: str, tmp_path: Path) -> None:
     for model in (art.Model("o3"), art.TrainableModel("agent-001", tmp_path)):
         with pytest.raises(AttributeError, match=f"{type(model).__name__}' object has no attribute '{name}'; ART's"):

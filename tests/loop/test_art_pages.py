@@ -9,7 +9,7 @@ import arttrace
 import arttrace.loop
 
 PROGRAMS = sorted(path.stem for path in art_programs.FOLDER.glob("*.py"))
-SITE = {"base_model": "/base", "url": "http://127.0.0.1:1"}
+SITE = {"base_model": "/base", "url": "http://127.0.0.1:1", "file": "/train.jsonl"}
 
 
 def test_every_program_of_the_page_is_there() -> None:
@@ -47,7 +47,7 @@ def test_whatever_the_tables_name_is_printed() -> None:
         (arttrace.loop, "capture_auto_trajectory", "@arttrace.trajectory"),
         (arttrace.loop, "yield_trajectory", "return art.Trajectory"),
         (arttrace.loop, "capture_yielded_trajectory", "@arttrace.trajectory"),
-        (arttrace.loop, "TrainSFTConfig", "arttrace train --method sft"),
+        (arttrace.loop, "SFTConfig", "TrainSFTConfig"),
         (arttrace.loop, "Backend", "LocalBackend"),
         (arttrace.loop, "TrainResult", "TrainedSteps"),
         (arttrace.loop, "LocalTrainResult", "TrainedSteps"),

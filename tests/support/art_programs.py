@@ -18,7 +18,9 @@ FILLED_IN = "  # filled in"
 IMPORTS = {
     "import art": "import arttrace.loop as art",
     "from art import": "from arttrace.loop import",
+    "from art.local import": "from arttrace.loop import",
     "from art.utils.iterate_dataset import": "from arttrace.loop import",
+    "from art.utils.sft import": "from arttrace.loop import",
     "from art.rewards import": "from arttrace.rewards import",
     "from openpipe_art import": "from arttrace.loop import",
     "python -m art.server": "python -m arttrace.server",
@@ -26,6 +28,11 @@ IMPORTS = {
 UNAVAILABLE = {
     "Qwen/Qwen2.5-14B-Instruct": "base_model",
     "Qwen/Qwen2.5-3B-Instruct": "base_model",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "base_model",
+    "warmup-then-rl": "policy",
+    "data/train.jsonl": "file",
+    "range(await model.get_step(), 50)": "steps",
+    "from my_project import rollout, scenarios": "rollouts",
     "http://gpu-box:8000": "url",
     "http://localhost:5000": "url",
     "--port 8000": "port",
@@ -35,6 +42,9 @@ UNAVAILABLE = {
 }
 """What is printed and cannot be had on a CPU, in a test: the name of what stands in its place."""
 IN_ITS_PLACE = {
+    "policy": "agent-001",
+    "steps": "range(await model.get_step(), await model.get_step() + 1)",
+    "rollouts": "rollout, scenarios = my_project",
     "port": "--port 0",
     "messages": "messages=messages",
     "iterations": "iterations=2",

@@ -17,7 +17,13 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 
 from arttrace.formats.otlp.validate import checked
-from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
+from arttrace.loop.processes.trainer_process import (
+    LoggedNumbers,
+    OrderedBatch,
+    OrderedGroup,
+    TrainedStep,
+    TrainerProcess,
+)
 from arttrace.records.reward import Reward
 from arttrace.records.semconv import TRAJECTORY_ID
 from arttrace.records.span import SpanRow
@@ -60,11 +66,12 @@ class SubmittedGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step on these groups; without groups, up to `settings["steps"]` steps on all that wait. With `log`, these
-    numbers are only sent to the trackers of the settings."""
+    """One step on these groups, or by SFT on these batches; without either, up to `settings["steps"]` steps on all that
+    wait. With `log`, these numbers are only sent to the trackers of the settings."""
 
     order: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     groups: tuple[SubmittedGroup, ...] | None = None
+    batches: tuple[OrderedBatch, ...] | None = None
     settings: dict[str, Any] = {}
     log: LoggedNumbers | None = None
 
@@ -93,6 +100,7 @@ class Trainer(Protocol):
 
     async def begin(self) -> None: ...
     async def order(self, groups: Sequence[OrderedGroup] | None, settings: dict[str, Any]) -> list[TrainedStep]: ...
+    async def imitate(self, batches: Sequence[OrderedBatch], settings: dict[str, Any]) -> list[TrainedStep]: ...
     async def log(self, numbers: LoggedNumbers, settings: dict[str, Any]) -> None: ...
     async def finish(self) -> None: ...
     async def stop(self) -> None: ...
@@ -241,8 +249,10 @@ class TrainingDesk:
                 if wanted.log is not None:
                     await self.trainer.log(wanted.log, wanted.settings)
                     return []
-                groups = await self._rewarded(wanted.groups)
-                steps = await self.trainer.order(groups, wanted.settings)
+                if wanted.batches is not None:
+                    steps = await self.trainer.imitate(wanted.batches, wanted.settings)
+                else:
+                    steps = await self.trainer.order(await self._rewarded(wanted.groups), wanted.settings)
             except ArttraceError as error:
                 self._say(Problem(f"an order failed: {error.message}"))
                 raise
@@ -279,7 +289,9 @@ def _read(body: bytes) -> list[SpanRow | Reward]:
 
 
 def _require_sound(request: TrainRequest) -> None:
-    """Raises Refusal (400) for groups on which no step can be made, with the reason."""
+    """Raises Refusal (400) for groups on which no step can be made, with the reason, and for ids that are none."""
+    for id in {id for batch in request.batches or () for id in batch.ids}:
+        trajectory_owner(id)
     if request.groups is None:
         return
     runs = [run for group in request.groups for run in group.trajectories]

@@ -52,3 +52,31 @@ async def record_rewards(groups: Sequence[TrajectoryGroup]) -> None:
             group.record_rewards()
 
     await asyncio.to_thread(store_each)
+
+
+def require_trainable(policy: str, groups: Sequence[TrajectoryGroup]) -> None:
+    """Refuse groups of which a step could learn nothing.
+
+    Args:
+        policy: The policy's name.
+        groups: The groups.
+
+    Raises:
+        TrainingError: No group has two runs, or none was answered by the policy.
+    """
+    if not any(len(group.captured) + len(group.ready_made) > 1 for group in groups):
+        raise TrainingError(
+            "no group has two runs: the reward of one run compares nothing",
+            "Gather several rollouts of each scenario: TrajectoryGroup(rollout(model, s) for _ in range(8)).",
+        )
+    if any(group.ready_made for group in groups):
+        return  # the server that recorded them knows
+    calls = [call.call for group in groups for run in group.captured for call in run.calls]
+    answered = {str(call.policy_version).partition("@")[0] for call in calls if call.policy_version}
+    if policy not in answered:
+        asked = ", ".join(sorted({call.request_model or "?" for call in calls})) or "no model at all"
+        raise TrainingError(
+            f"none of these runs was answered by {policy}: they asked {asked}",
+            "Make the calls by model.openai_client(), with model=model.inference_name; those of httpx and its "
+            "like are captured with ARTTRACE_CAPTURE_HTTP=1.",
+        )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from numbers import Real
+from typing import Any, Literal, TypeVar, get_args
 
+from arttrace.records.values.units import quantity
 from arttrace.system.errors import ArttraceError, TrainingError
 
 T = TypeVar("T")
@@ -47,11 +50,11 @@ _OF_MODELS = {
     "model_copy": "copy.deepcopy(model)",
     "model_dump": "vars(model)",
     "safe_model_dump": "vars(model)",
-    "train_sft": 'model.train(groups, method="sft") on gathered groups; for files `arttrace import`, then '
-    "`arttrace train --method sft`",
+    "train_sft": "an attribute of a TrainableModel",
     "update_wandb_config": "missing: report_to='wandb' reports the settings of the training",
 }
 """What attributes of ART's models are here."""
+_AUTO_BATCH = 2
 _PPO_CLIP = 0.2
 """What ART's ppo clips its ratio by, on either side, where nothing is passed."""
 
@@ -83,6 +86,61 @@ class TrainConfig:
         named = {"learning_rate": self.learning_rate, "kl_weight": self.beta, "kl_penalty_coef": self.kl_penalty_coef}
         named["grad_accumulation_sequences"] = self.grad_accumulation_sequences
         return own_settings({name: value for name, value in named.items() if value is not None})
+
+
+AssistantTurns = Literal["all", "last"]
+
+
+@dataclass(frozen=True)
+class TrainSFTConfig:
+    """How `train_sft` shares trajectories out over optimizer steps, by the names that ART's programs use.
+
+    Args:
+        learning_rate: AdamW's learning rate, for all steps or one for each.
+        batch_size: The number of trajectories in a step; "auto" is 2, as in ART.
+        assistant_turns: Which messages of the role assistant are imitated: all, or the last of each trajectory, the
+            others being context.
+
+    Raises:
+        TrainingError: A value is not one of these.
+    """
+
+    learning_rate: float | Sequence[float] = 5e-5
+    batch_size: int | Literal["auto"] = "auto"
+    assistant_turns: AssistantTurns = "all"
+
+    def __post_init__(self) -> None:
+        if self.batch_size != "auto" and not (isinstance(self.batch_size, int) and self.batch_size > 0):
+            raise TrainingError(f"batch_size is {self.batch_size!r}", "Pass a number from 1 on, or 'auto'.")
+        if self.assistant_turns not in get_args(AssistantTurns):
+            raise TrainingError(f"assistant_turns is {self.assistant_turns!r}", "Pass 'all' or 'last'.")
+        given: Any = self.learning_rate
+        for rate in given if isinstance(given, Sequence) else (given,):
+            if not isinstance(rate, Real) or not 0 <= float(rate) < math.inf:
+                raise TrainingError(f"learning_rate is {given!r}", "Pass a finite number from 0 on, or a list of such.")
+
+    @property
+    def trajectories_per_step(self) -> int:
+        """The number of trajectories in a step."""
+        return _AUTO_BATCH if self.batch_size == "auto" else int(self.batch_size)
+
+    def learning_rates(self, steps: int) -> list[float]:
+        """The learning rate of each step.
+
+        Args:
+            steps: The number of steps.
+
+        Raises:
+            TrainingError: There are more or fewer of them.
+        """
+        given = self.learning_rate
+        rates = list(given) if isinstance(given, Sequence) else [given] * steps
+        if len(rates) != steps:
+            raise TrainingError(
+                f"there are {quantity(len(rates), 'learning rate')} for {quantity(steps, 'optimizer step')}",
+                f"Pass one number, or one for each step of {quantity(self.trajectories_per_step, 'trajectory')}.",
+            )
+        return [float(rate) for rate in rates]
 
 
 def settings_of(config: TrainConfig | None) -> dict[str, Any]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from arttrace.capture.api import change
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.group import TrajectoryGroup
+from arttrace.loop.imitation.examples import take_examples
 from arttrace.loop.model import TrainableModel
-from arttrace.loop.processes.art_names import either, own_settings
+from arttrace.loop.processes.art_names import TrainSFTConfig, either, own_settings
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedSteps
 from arttrace.loop.remote.connection import ServerConnection, ServerStatus
-from arttrace.loop.remote.submission import submit
+from arttrace.loop.remote.submission import submit, upload_captured
+from arttrace.loop.trajectory import Trajectory
+from arttrace.records.record import encode_record
+from arttrace.records.span import SpanRow
 from arttrace.system.errors import ServingError
 
 
@@ -42,6 +46,7 @@ class ServerBackend:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.data = recorder().settings.data
         self._connection = ServerConnection(url, api_key)
+        self._examples: set[str] = set()
 
     async def __aenter__(self) -> ServerBackend:
         return self
@@ -116,6 +121,38 @@ class ServerBackend:
         else:
             made = await submit(self._connection, groups, settings)
         return TrainedSteps(made, model.get_step)
+
+    async def train_sft(
+        self,
+        model: TrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        **settings: Any,
+    ) -> TrainedSteps:
+        """Imitate trajectories on the server, as `LocalBackend.train_sft` does here; what they say is uploaded.
+
+        Args:
+            model: The model to train, registered.
+            trajectories: What is to be imitated; one without messages is imitated as its run was captured.
+            config: How many of them make an optimizer step, its learning rate, and which messages are imitated.
+            settings: The options of `arttrace train --method sft` by their names.
+
+        Returns:
+            A list with the TrainedStep, whose version is served there.
+
+        Raises:
+            ArttraceError: Something else than trajectories was passed, or a message is none.
+            TrainingError: There is nothing to imitate, there is a learning rate too few or too many, or the step
+                failed.
+            ServingError: The server does not answer.
+        """
+        settings = own_settings(settings)
+        found = await take_examples(trajectories, config or TrainSFTConfig(), self._examples, self._upload)
+        await upload_captured(self._connection, found.captured)
+        return TrainedSteps(await self._connection.imitate(found.batches, settings), model.get_step)
+
+    async def _upload(self, records: Sequence[SpanRow]) -> None:
+        await self._connection.upload([encode_record(one) for one in records])
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         """Have the server send numbers of a step to trackers.

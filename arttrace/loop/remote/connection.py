@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from arttrace.loop.model import api_key as key_of_environment
-from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
+from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedBatch, TrainedStep
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.users_text import first_line
 from arttrace.system.addresses import is_http, needs_certificates, why_never_asked, without_login
@@ -111,6 +111,22 @@ class ServerConnection:
             TrainingError: The step failed.
         """
         return await self._carried_out({"groups": groups, "settings": dict(settings)})
+
+    async def imitate(self, batches: Sequence[OrderedBatch], settings: Mapping[str, Any]) -> list[TrainedStep]:
+        """Have the server make a version by SFT, in an optimizer step for each of these batches, as `train`.
+
+        Args:
+            batches: Runs that were uploaded.
+            settings: The options of `arttrace train --method sft` by their names.
+
+        Returns:
+            The TrainedStep.
+
+        Raises:
+            TrainingError: The step failed.
+        """
+        wanted = [msgspec.to_builtins(one) for one in batches]
+        return await self._carried_out({"batches": wanted, "settings": dict(settings)})
 
     async def log(self, numbers: LoggedNumbers, settings: Mapping[str, Any]) -> None:
         """Have the server send numbers of a step to its trackers, and wait until it has.

@@ -17,6 +17,7 @@ from arttrace.loop.trajectory import Trajectory
 from arttrace.records.record import encode_record
 from arttrace.records.trajectory import Trajectory as Recorded
 from arttrace.system.errors import ArttraceError, TrainingError
+from arttrace.system.paths import DataDir
 
 
 async def submit(
@@ -48,13 +49,27 @@ async def submit(
     require_whole(left_out, [len(one["trajectories"]) for one in submitted])
     directories = {id: data for group in ordered for id, data in group.directories.items()}
     whole = {run.id for group in ordered for run in (*group.captured, *here.values()) if not run.incomplete}
-    captured = {id: data for id, data in directories.items() if id in whole}
-    if captured:
-        await asyncio.to_thread(flush)
-    parts = record_parts(captured)
+    await upload_captured(connection, {id: data for id, data in directories.items() if id in whole})
+    return with_left_out(await connection.train(submitted, settings), left_out)
+
+
+async def upload_captured(connection: ServerConnection, directories: Mapping[str, DataDir]) -> None:
+    """Upload what was captured here of runs.
+
+    Args:
+        connection: The server.
+        directories: The directory of each run, by its id.
+
+    Raises:
+        StoreError: A store cannot be opened or asked.
+        ServingError: The server does not answer.
+    """
+    if not directories:
+        return
+    await asyncio.to_thread(flush)
+    parts = record_parts(directories)
     while (part := await asyncio.to_thread(next, parts, None)) is not None:
         await connection.upload([encode_record(one) for one in part])
-    return with_left_out(await connection.train(submitted, settings), left_out)
 
 
 def _grouped(groups: Any) -> Any:

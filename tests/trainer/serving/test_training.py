@@ -19,10 +19,16 @@ from reserved_port import reserved_port
 
 import arttrace
 import arttrace.loop as art
-from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedGroup, TrainedStep, TrainerProcess
+from arttrace.loop.processes.trainer_process import (
+    LoggedNumbers,
+    OrderedBatch,
+    OrderedGroup,
+    TrainedStep,
+    TrainerProcess,
+)
 from arttrace.loop.remote.connection import ServerConnection
 from arttrace.store import open_store
-from arttrace.system.errors import ServingError, TrainingError
+from arttrace.system.errors import ArttraceError, ServingError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.gateway.gate import Gate
 from trainer.gateway.recording.recorder import GatewayRecorder
@@ -37,6 +43,7 @@ class StandInTrainer:
 
     def __init__(self) -> None:
         self.orders: list[tuple[Sequence[OrderedGroup] | None, dict[str, Any]]] = []
+        self.imitated: list[tuple[Sequence[OrderedBatch], dict[str, Any]]] = []
         self.logged: list[tuple[LoggedNumbers, dict[str, Any]]] = []
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -53,6 +60,10 @@ class StandInTrainer:
         if self.error is not None:
             raise self.error
         return [TrainedStep(f"policy@{len(self.orders)}", "adapter", {"trajectories": 2.0})]
+
+    async def imitate(self, batches: Sequence[OrderedBatch], settings: dict[str, Any]) -> list[TrainedStep]:
+        self.imitated.append((batches, settings))
+        return [TrainedStep("policy@1", "adapter", {}, {"runs without an answer": 1})]
 
     async def log(self, numbers: LoggedNumbers, settings: dict[str, Any]) -> None:
         self.logged.append((numbers, settings))
@@ -401,6 +412,44 @@ async def test_a_stream_has_its_trajectory_once_it_was_read(desk: Desk) -> None:
             return texts, stream.trajectory.messages()[-1]["content"]
 
     assert await asyncio.to_thread(synchronous) == (["4", "1", None], "41")
+
+
+async def test_trajectories_to_imitate_are_uploaded_and_ordered(desk: Desk, tmp_path: Path) -> None:
+    """What they say once, and the runs of those that say nothing by themselves as they were captured."""
+    arttrace.init(dir=tmp_path / "client")
+    said = [art.Trajectory([*MESSAGES, {"role": "assistant", "content": answer}]) for answer in ("42", "six by seven")]
+    try:
+        async with art.ServerBackend(desk.url) as backend:
+            model = art.TrainableModel("policy", "somewhere/base")
+            await model.register(backend)
+            with art.Trajectory() as captured:
+                pass
+            [step] = await model.train_sft(
+                [*said, captured], art.TrainSFTConfig(learning_rate=[1e-4, 0.0]), lora_rank=8
+            )
+            assert (step.version, step.left_out) == ("policy@1", {"runs without an answer": 1})
+            await model.train_sft(said[:1] * 3, art.TrainSFTConfig(batch_size=3))
+            with pytest.raises(ArttraceError, match="no list of messages with roles"):
+                await model.train_sft([art.Trajectory([])])
+    finally:
+        arttrace.shutdown()
+    [(batches, settings), (again, _)] = desk.trainer.imitated
+    assert settings == {"lora_rank": 8}
+    (one, other), (last,) = (batch.ids for batch in batches)
+    assert ([batch.learning_rate for batch in batches], last) == ([1e-4, 0.0], captured.id)
+    assert again == (OrderedBatch((one,) * 3, 5e-5),)
+    desk.site.gateway.recorder.close()
+    with open_store(DataDir(desk.site.directory), create=True) as store:
+        there = {run.id: run for run in store.trajectories(ids=[one, other, last])}
+    answers = [there[id].nodes[-1].message.text for id in (one, other)]
+    assert (answers, len(there)) == (["42", "six by seven"], 3)
+
+
+async def test_a_batch_of_what_is_no_id_is_refused(desk: Desk) -> None:
+    order = {"order": "one", "batches": [{"ids": ["x" * 4000], "learning_rate": 1e-4}]}
+    answer = await desk.site.http.post("/arttrace/train", json=order)
+    assert answer.status_code == 400
+    assert not desk.trainer.imitated
 
 
 async def test_runs_that_the_server_recorded_are_not_taken_twice(desk: Desk) -> None:
