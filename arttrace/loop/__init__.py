@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from arttrace.capture.api import no_capture
 from arttrace.loop.backend import LocalBackend
 from arttrace.loop.evaluation.ruler import ruler_score_group
-from arttrace.loop.gather import gather_trajectories, gather_trajectory_groups
+from arttrace.loop.gathering.gather import gather_trajectories, gather_trajectory_groups
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.gathering.limits import limit_concurrency, retry
 from arttrace.loop.groups.batches import DatasetBatch, iterate_dataset, trajectory_group_batches

@@ -13,7 +13,6 @@ from arttrace.capture.base import variables
 ROOT = Path(__file__).parents[2]
 
 SHARED_ON_PURPOSE = {
-    "OrderedGroup": "the runs to compare in one step, as an order's sender writes them and as the trainer reads them",
     "Trajectory": "the record of a run, and the same run as whoever writes a training loop returns it",
 }
 """Names of several classes, each with the one idea that they share."""

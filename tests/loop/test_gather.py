@@ -13,7 +13,8 @@ import pytest
 from lost_span import WHY, lose_a_call
 
 import arttrace
-from arttrace.loop import Trajectory, TrajectoryGroup, gather, gather_trajectories, gather_trajectory_groups
+from arttrace.loop import Trajectory, TrajectoryGroup, gather_trajectories, gather_trajectory_groups
+from arttrace.loop.gathering import gather
 from arttrace.loop.gathering.limits import retry
 from arttrace.store import AnyStore, Store, open_store
 from arttrace.store.server.owner import hold_store

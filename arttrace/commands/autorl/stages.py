@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from arttrace.capture.decorators import trajectory
 from arttrace.commands.autorl.state import HeldOutScores, State, StateFile, TrainingStep
 from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress
-from arttrace.loop.gather import gather_trajectory_groups
+from arttrace.loop.gathering.gather import gather_trajectory_groups
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
 from arttrace.loop.scenarios import Scenario, generate_scenarios, split

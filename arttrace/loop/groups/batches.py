@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from tqdm.auto import tqdm
 
-from arttrace.loop.gather import AfterEach, gathered_group, marked_as_gathered, require_some
+from arttrace.loop.gathering.gather import AfterEach, gathered_group, marked_as_gathered, require_some
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.gathering.members import require_several
 from arttrace.loop.gathering.progress import GatherProgress, require_bound

@@ -8,7 +8,7 @@ from typing import Any
 
 from arttrace.capture.context.generators import Unawaited, named_as
 from arttrace.loop.blocks import innermost
-from arttrace.loop.gather import gather_trajectory_groups
+from arttrace.loop.gathering.gather import gather_trajectory_groups
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ArttraceError
