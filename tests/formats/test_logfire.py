@@ -1,9 +1,11 @@
 """Calls that Logfire recorded in two spans, one of the request and, when its stream has ended, a log of what came
-(data/make_logfire.py), are one: by import, in SQL, in whatever order the spans come, and where some never come."""
+(data/make_logfire.py), are one: by import, in SQL, in whatever order the spans come, and where some never come. Before
+version 5 it writes, where nothing else is asked of it, the request's body and the answer in a form of its own."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import msgspec
 import pytest
 
 from arttrace.formats.imported_files import read_file
+from arttrace.formats.sdks import conventions
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import AgentCall, Trajectory
 from arttrace.store import Store
@@ -19,13 +22,14 @@ from arttrace.views.costs.prices import Prices
 from arttrace.views.costs.usage import Cost, cost_of_run
 
 FILE = Path(__file__).parent / "data" / "logfire_streams.json"
+OF_VERSION_4 = FILE.with_name("logfire_4.json")
 STREAMS = ("stream", "generator", "async_stream", "responses")
 TYPE = "logfire.span_type"
 
 
-def recorded(program: str) -> list[SpanRow]:
+def recorded(program: str, file: Path = FILE) -> list[SpanRow]:
     """The spans of one program: the root, and those below it in the order in which they began."""
-    spans = [span for span in read_file(FILE.read_bytes(), FILE.name).records if isinstance(span, SpanRow)]
+    spans = [span for span in read_file(file.read_bytes(), file.name).records if isinstance(span, SpanRow)]
     [root] = [span for span in spans if span.name == program]
     below = [span for span in spans if span.parent_span_id == root.span_id]
     return [root, *sorted(below, key=lambda span: span.start_ns)]
@@ -148,6 +152,79 @@ def test_of_a_call_half_of_which_is_lost_the_other_is_there(lost: str, tmp_path:
     assert bool(placed.call.choices) == (lost == "the request")
     assert bool(found.run.unread) == (lost == "the log")
     assert found.of_run[:2] == (1, 1)
+
+
+@pytest.mark.parametrize("program", STREAMS)
+def test_a_stream_of_version_4_is_one_call_with_what_was_asked_and_came(program: str, tmp_path: Path) -> None:
+    root, request, report = recorded(program, OF_VERSION_4)
+    found = seen([root, request, report], tmp_path)
+    [placed] = found.run.calls
+    assert (found.run.incomplete, found.run.unread, placed.call.error) == ("", {}, None)
+    assert [(one.role, one.text) for one in placed.call.messages] == [("system", "Be kind."), ("user", "one")]
+    assert said(placed)[1].strip() == "seen one"
+    assert (placed.call.start_ns, placed.call.end_ns) == (request.start_ns, report.end_ns)
+    assert found.in_sql == [(request.start_ns, report.end_ns, 3, 2)]
+    assert found.of_run == (1, 1, 2)
+    assert found.cost == Cost(2.75e-05, stated_usd=2.75e-05)
+
+
+@pytest.mark.parametrize(("program", "end"), [("plain", "stop"), ("responses_plain", None)])
+def test_a_call_of_version_4_that_is_no_stream_is_one(program: str, end: str | None, tmp_path: Path) -> None:
+    found = seen(recorded(program, OF_VERSION_4), tmp_path)
+    [placed] = found.run.calls
+    assert (said(placed), placed.call.choices[0].end) == (("one", "seen one"), end)
+    assert (found.run.unread, found.of_run) == ({}, (1, 1, 2))
+
+
+def test_a_call_of_anthropics_of_version_4_has_its_tools(tmp_path: Path) -> None:
+    found = seen(recorded("anthropic_plain", OF_VERSION_4), tmp_path)
+    [placed] = found.run.calls
+    called = [[(part.id, part.name, part.arguments) for part in one.tool_calls] for one in placed.call.messages]
+    assert [one.role for one in placed.call.messages] == ["system", "user", "assistant", "tool"]
+    assert called == [[], [], [("t0", "weather", '{"town":"Oslo"}')], []]
+    [choice] = placed.call.choices
+    assert (choice.message.text, choice.end) == ("Let me look.", "tool_calls")
+    assert [(part.id, part.name, part.arguments) for part in choice.message.tool_calls] == [
+        ("toolu_1", "weather", '{"town":"Rome"}')
+    ]
+    assert [tool["function"]["name"] for tool in placed.call.tools] == ["weather"]
+    assert (placed.call.temperature, placed.call.truncated, found.run.unread) == (0.5, False, {})
+
+
+def test_of_a_stream_of_anthropics_version_4_keeps_the_text_alone(tmp_path: Path) -> None:
+    """An answer that may have called tools is cut, so that nothing is trained on it."""
+    root, request, report = recorded("anthropic_stream", OF_VERSION_4)
+    found = seen([root, request, report], tmp_path / "none")
+    assert said(found.run.calls[0]) == ("one", "Let me look.")
+    assert (found.run.calls[0].call.truncated, found.of_run) == (False, (1, 1, 4))
+    offered = {"request_data": json.dumps({**json.loads(report.attributes["request_data"]), "tools": [{"name": "f"}]})}
+    both = [msgspec.structs.replace(one, attributes={**one.attributes, **offered}) for one in (request, report)]
+    cut = seen([root, *both], tmp_path / "offered")
+    assert [placed.call.truncated for placed in cut.run.calls] == [True]
+
+
+def test_streams_of_version_4_at_once_are_told_from_one_another_by_their_words(tmp_path: Path) -> None:
+    """Of two requests, the one that was made last has another prompt than the log that comes first."""
+    root, request, report = recorded("stream", OF_VERSION_4)
+    asked = json.loads(request.attributes["request_data"])
+    other = {"request_data": json.dumps({**asked, "messages": [{"role": "user", "content": "two"}]})}
+    later = msgspec.structs.replace(
+        request, span_id="1" * 16, start_ns=request.start_ns + 1, attributes={**request.attributes, **other}
+    )
+    found = seen([root, request, later, report], tmp_path)
+    assert sorted((placed.call.messages[-1].text, bool(placed.call.choices)) for placed in found.run.calls) == [
+        ("one", True),
+        ("two", False),
+    ]
+    assert found.of_run == (2, 2, 2)
+
+
+@pytest.mark.parametrize("odd", ["[]", "{", "7", '{"messages": 7}', '{"messages": [7], "tools": 7}', '{"prompt": []}'])
+@pytest.mark.parametrize("name", ["request_data", "response_data", "events", "gen_ai.usage.raw"])
+def test_odd_values_of_version_4_say_nothing(odd: str, name: str) -> None:
+    for program in ("plain", "responses_plain"):
+        _, call = recorded(program, OF_VERSION_4)
+        conventions.normalise(msgspec.structs.replace(call, attributes={**call.attributes, name: odd}))
 
 
 ODD = (1e300, -1e300, 1e12, -5.0, float("inf"), float("nan"), "inf", "nan", "1e300", "15.0", True, 10**30, [], None)

@@ -2,7 +2,7 @@
 
 Understood: older and newest OpenTelemetry GenAI names (`gen_ai.prompt.N...`, `gen_ai.system`, message events),
 OpenInference, OpenLLMetry's `traceloop.*`, Vercel's `ai.*`, LangSmith's `langsmith.*`, Google ADK's `call_llm`,
-Strands' events, what LiteLLM's callback writes and Langfuse's OpenTelemetry attributes.
+Strands' events, what LiteLLM's callback and older versions of Logfire write and Langfuse's OpenTelemetry attributes.
 The stored span stays as it came; what it does not say is left out, never invented.
 """
 
@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from arttrace.formats.sdks import google_adk, langfuse, langsmith, openinference, strands, vercel
+from arttrace.formats.sdks import langfuse, langsmith, logfire, openinference
 from arttrace.formats.sdks.anthropic_messages import are_parts
+from arttrace.formats.sdks.frameworks import google_adk, strands, vercel
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, last_text, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
@@ -123,6 +124,8 @@ def _renamed(span: SpanRow) -> Attributes:
     found: Attributes = {}
     if span.scope_name == google_adk.SCOPE:
         found = google_adk.attributes(span)
+    elif span.scope_name in logfire.SCOPES:
+        found = logfire.attributes(span.scope_name, attributes)
     if _FOREIGN.isdisjoint(attributes):
         return found
     if openinference.KIND in attributes:
@@ -138,10 +141,7 @@ def _renamed(span: SpanRow) -> Attributes:
     elif kind := _KINDS.get(text(attributes.get("llm.request.type")) or ""):
         # Anthropic's messages are a completion there.
         found = {semconv.OPERATION_NAME: semconv.OPERATION_CHAT if "gen_ai.prompt.0.role" in attributes else kind}
-    for old, new in _RENAMED.items():
-        if old in attributes:
-            found.setdefault(new, attributes[old])
-    return found
+    return {**{new: attributes[old] for old, new in reversed(_RENAMED.items()) if old in attributes}, **found}
 
 
 def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:

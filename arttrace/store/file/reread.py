@@ -14,7 +14,7 @@ import duckdb
 import msgspec
 
 from arttrace.formats.sdks.conventions import MARKS
-from arttrace.formats.sdks.google_adk import SCOPE
+from arttrace.formats.sdks.frameworks.google_adk import SCOPE
 from arttrace.formats.sdks.tolerant import added_by_conventions
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow

@@ -2,9 +2,10 @@
 
     python make_logfire.py OUT.json
 
-`logfire_streams.json` of this folder was made so, in an environment with logfire-sdk 5.4.0, genai-prices 0.2.3, openai
-3.51.0 and anthropic 2.10.0, against the stand-ins of tests/support. Each program is a trace of its own, named by its
-root; ids and times differ from run to run.
+`logfire_streams.json` of this folder was made so, in an environment with logfire-sdk 5.4.0, genai-prices 0.2.3,
+openai 3.51.0 and anthropic 2.10.0, against the stand-ins of tests/support; `logfire_4.json`, with the last two
+programs, in one with logfire 4.41.0, genai-prices 0.2.3, openai 2.54.0 and anthropic 0.125.0. Each program is a trace
+of its own, named by its root; ids and times differ from run to run.
 """
 
 from __future__ import annotations
@@ -107,6 +108,22 @@ def anthropic_stream(server, client):
             answer.get_final_message()
 
 
+def anthropic_plain(server, client):
+    weather = {"name": "weather", "description": "It.", "input_schema": {"type": "object"}}
+    use = {"type": "tool_use", "id": "t0", "name": "weather", "input": {"town": "Oslo"}}
+    told = {"type": "tool_result", "tool_use_id": "t0", "content": "snow"}
+    history = [("user", "one"), ("assistant", [use]), ("user", [told])]
+    messages_asked = [{"role": role, "content": content} for role, content in history]
+    with serve_messages() as messages:
+        other = anthropic.Anthropic(base_url=messages.url, api_key="x")
+        asked = {"model": "claude", "max_tokens": 9, "temperature": 0.5, "system": "Be kind.", "tools": [weather]}
+        other.messages.create(**asked, messages=messages_asked)
+
+
+def responses_plain(server, client):
+    client.responses.create(model="gpt-4o", instructions="Be kind.", input="one")
+
+
 def scrubbed(value):
     """Without what says where it was made."""
     if isinstance(value, list):
@@ -120,6 +137,7 @@ def _says_where(name):
 
 PROGRAMS = (
     *(plain, stream, generator, async_stream, responses, broken_off, parallel, retry, never_read, anthropic_stream),
+    *(anthropic_plain, responses_plain),
 )
 
 if __name__ == "__main__":

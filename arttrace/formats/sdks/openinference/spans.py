@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from arttrace.formats.sdks import strands
 from arttrace.formats.sdks.anthropic_messages import is_system_text, whole_conversation
+from arttrace.formats.sdks.frameworks import strands
 from arttrace.formats.sdks.openai_messages import (
     answers,
     inputs,

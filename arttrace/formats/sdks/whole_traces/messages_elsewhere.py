@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from arttrace.formats.sdks.google_adk import gathered
+from arttrace.formats.sdks.frameworks.google_adk import gathered
 from arttrace.formats.sdks.tolerant import normalised
 from arttrace.formats.sdks.whole_traces import logfire, nested_calls
 from arttrace.records import semconv

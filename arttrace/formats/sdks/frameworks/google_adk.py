@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from arttrace.formats.sdks import strands
+from arttrace.formats.sdks.frameworks import strands
 from arttrace.formats.sdks.openai_messages import answers, inputs, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import TextPart
