@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,21 @@ PYTHON = """
 import sys, arttrace, openai
 print(openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": sys.argv[1]}]))
 arttrace.reward(0.25)
+"""
+OF_AGENT_LIGHTNING = """
+import asyncio, os, sys
+import arttrace
+from openai import AsyncOpenAI
+
+class ChatAgent:
+    async def run(self):
+        client = AsyncOpenAI()
+        asked = [{"role": "user", "content": os.environ["QUESTION"]}]
+        response = await client.chat.completions.create(model="auto", messages=asked)
+        arttrace.reward(1.0 if response.choices[0].message.content == os.environ["ANSWER"] else 0.0)
+
+os.environ["QUESTION"], os.environ["ANSWER"] = sys.argv[1:]
+asyncio.run(ChatAgent().run())
 """
 
 
@@ -185,6 +201,23 @@ async def test_a_program_in_python_is_captured_in_its_process(site: Site, worksp
     assert {run.calls[0].call.messages[0].text for run in runs.values()} == {"hi 3"}
     done = CliRunner().invoke(command, ["--dir", str(site.directory), "--held-out", "--dry-run"])
     assert "2 x of a command, whose fields --input gives" in str(done.exception)
+
+
+async def test_an_agent_of_agent_lightning_is_given_its_input_in_words(site: Site, workspace: Path) -> None:
+    """A class that its local runner starts, with fields of the input in the environment."""
+    (workspace / "start.py").write_text(OF_AGENT_LIGHTNING)
+    inputs = [{"question": "1 = '$x'?", "answer": "a"}, {"question": "2?", "answer": "b"}]
+    code, report, said = await rolled_out(
+        site, inputs, "-n", 2, "--", sys.executable, "start.py", "{question}", "{answer}", cwd=workspace
+    )
+    assert code == 0, (said, (site.directory / "logs" / "rollouts.log").read_text())
+    runs = kept(site).values()
+    assert sorted((run.calls[0].call.messages[0].text, run.rewards[0].value) for run in runs) == [
+        *[("1 = '$x'?", 1.0)] * 2,
+        *[("2?", 0.0)] * 2,
+    ]
+    assert sorted(Counter(run.group for run in runs).values()) == [2, 2]
+    assert {run["outcome"] for run in report["runs"]} == {"complete"}
 
 
 def test_a_policy_that_nobody_serves_is_said_before_anything_is_started(tmp_path: Path) -> None:
