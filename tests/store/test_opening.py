@@ -329,3 +329,43 @@ def test_what_a_killed_process_left_beside_the_store_is_removed(data: DataDir) -
             "store.duckdb.lock",
         }
         assert store.sql("SELECT 1")[1] == [(1,)]
+
+
+IN_A_NOTEBOOK = """
+import sys
+from types import ModuleType, SimpleNamespace
+
+kernel = SimpleNamespace(config={"IPKernelApp": {}})
+sys.modules["IPython"] = ModuleType("IPython")
+sys.modules["IPython"].get_ipython = lambda: kernel
+sys.modules["ipywidgets"] = None  # nobody can import it
+from pathlib import Path
+from arttrace.store import Store
+from arttrace.system.paths import DataDir
+
+with Store.open(DataDir(Path(sys.argv[1])), create=True) as store:
+    print(store.sql("SELECT 1")[1], store.sql("SELECT current_setting('enable_progress_bar')")[1])
+"""
+
+
+def test_a_notebook_without_ipywidgets_opens_a_store(tmp_path: Path) -> None:
+    """DuckDB recognises a kernel, has no bar then, and refuses to be told so."""
+    told = [sys.executable, "-c", IN_A_NOTEBOOK, str(tmp_path / "data")]
+    ended = subprocess.run(told, capture_output=True, text=True, timeout=120)
+    assert ended.stdout == "[(1,)] [(False,)]\n", ended.stderr
+
+
+def test_a_store_that_could_not_be_set_up_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever keeps the error, as a notebook does, keeps what is in its frames."""
+
+    def refuse(_path: Path) -> None:
+        raise PermissionError("not its owner")
+
+    path = tmp_path / "store.duckdb"
+    with monkeypatch.context() as patched:
+        patched.setattr(duckdb_file, "for_its_user", refuse)
+        with pytest.raises(PermissionError) as kept:
+            duckdb_file.connection_to(path)
+    opened = "import sys, duckdb; duckdb.connect(sys.argv[1]).close()"
+    assert subprocess.run([sys.executable, "-c", opened, str(path)], timeout=120).returncode == 0
+    assert kept.value.__traceback__ is not None

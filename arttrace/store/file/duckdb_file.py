@@ -76,9 +76,15 @@ def bytes_in_use(connection: duckdb.DuckDBPyConnection, database: str | None = N
 def connection_to(path: Path) -> duckdb.DuckDBPyConnection:
     """A connection to a file, with our settings; its cursors have them too."""
     connection = duckdb.connect(name_of(path), config=_SETTINGS)
-    connection.execute("SET enable_progress_bar = false")  # in `python -c` and notebooks it would go to stdout
-    connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    for_its_user(path)
+    try:
+        # In `python -c` and notebooks it would go to stdout. In one without ipywidgets there is none, nor is it set.
+        if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (True,):
+            connection.execute("SET enable_progress_bar = false")
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        for_its_user(path)
+    except BaseException:
+        connection.close()  # whoever keeps the error would keep the file's lock
+        raise
     return connection
 
 
