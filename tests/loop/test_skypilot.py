@@ -166,6 +166,8 @@ async def test_what_is_missing_is_named(log: Path, tmp_path: Path, monkeypatch: 
         await art.SkyPilotBackend(workdir=tmp_path).register(model)
     with pytest.raises(ServingError, match="no machine is launched"):
         await art.SkyPilotBackend().train(model, [])
+    with pytest.raises(ServingError, match="no machine is launched"):
+        await art.SkyPilotBackend().train_sft(model, [])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServingError, match="no command sky"):
         await art.SkyPilotBackend().register(model)

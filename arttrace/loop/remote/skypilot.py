@@ -11,15 +11,17 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.model import TrainableModel
+from arttrace.loop.processes.art_names import TrainSFTConfig
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedSteps
 from arttrace.loop.remote.backend import ServerBackend
+from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
 
@@ -125,6 +127,32 @@ class SkyPilotBackend:
             ServingError: The model is not registered, or the server does not answer.
         """
         return await self._launched_server().train(model, groups, **settings)
+
+    async def train_sft(
+        self,
+        model: TrainableModel,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        **settings: Any,
+    ) -> TrainedSteps:
+        """As `ServerBackend.train_sft`.
+
+        Args:
+            model: The model to train, registered.
+            trajectories: What is to be imitated; one without messages is imitated as its run was captured.
+            config: How many of them make an optimizer step, its learning rate, and which messages are imitated.
+            settings: The options of `arttrace train --method sft` by their names.
+
+        Returns:
+            A list with the TrainedStep.
+
+        Raises:
+            ArttraceError: Something else than trajectories was passed, or a message is none.
+            TrainingError: There is nothing to imitate, there is a learning rate too few or too many, or the step
+                failed.
+            ServingError: The model is not registered, or the server does not answer.
+        """
+        return await self._launched_server().train_sft(model, trajectories, config, **settings)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         """As `ServerBackend.log`.
