@@ -387,6 +387,19 @@ def test_ls_says_which_rewards_of_a_group_cannot_be_compared(tmp_path: Path) -> 
     assert said.count("two scales") == 1
 
 
+@pytest.mark.parametrize("tag", ["held-out", "not-trainable"])
+def test_ls_says_nothing_of_scales_where_one_is_of_runs_that_nothing_is_trained_on(tmp_path: Path, tag: str) -> None:
+    """They are compared with no run."""
+    measured = [
+        msgspec.structs.replace(span, attributes={**span.attributes, semconv.TAGS: [tag]})
+        for span in research_run("measured", "s1")
+    ]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([*measured, Reward("ruler", "measured", 0.1, source="judge")])
+        store.append([*research_run("one", "s1"), Reward("code-one", "one", 1.0)])
+    assert "two scales" not in run(tmp_path, "ls").output
+
+
 @pytest.mark.parametrize("limit", [2**63 - 1, 10**30])
 @pytest.mark.parametrize("condition", [(), ("--since", "1970-01-01")])
 def test_a_limit_beyond_all_numbers_lists_all(several: Path, limit: int, condition: tuple[str, ...]) -> None:
