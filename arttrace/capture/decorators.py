@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from arttrace.capture.base.annotations import signature_of
+from arttrace.capture.base.annotations import require_function, signature_of
 from arttrace.capture.base.entry_point import EntryPoint, of_function
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import content_mode
@@ -83,6 +83,7 @@ class ScopeDecorator:
 
     def __call__(self, fn: F) -> F:
         """Decorate a function, coroutine function, generator function of either kind, method or class method."""
+        require_function(fn, self._kind)
         with _opening:
             return self._decorated(fn)  # type: ignore[no-any-return]
         return fn

@@ -159,6 +159,19 @@ def test_a_method_can_be_held_weakly_as_signals_hold_their_receivers(spans: Span
     assert [arguments(span) for span in spans()][:1] == [{"x": 2}]
 
 
+@pytest.mark.parametrize("decorator", ["trajectory", "agent", "tool"])
+def test_a_name_in_the_place_of_the_function_is_refused_where_it_stands(decorator: str, spans: Spans) -> None:
+    """What it made was called later, and recorded as a run that failed."""
+    decorate: Any = getattr(arttrace, decorator)
+    with pytest.raises(
+        TypeError, match=rf"arttrace\.{decorator} takes a function, .* arttrace\.{decorator}\(name='x'\)"
+    ):
+        decorate("x")
+    with decorate(name="x"):
+        pass
+    assert [span.name for span in spans()] == (["invoke_agent x"] if decorator == "trajectory" else [])
+
+
 def test_wrong_arguments_raise_as_before_and_at_the_call(spans: Spans) -> None:
     @arttrace.trajectory
     async def coroutine(x: int) -> int:

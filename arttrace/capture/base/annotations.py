@@ -25,6 +25,12 @@ else:
         return inspect.signature(fn)
 
 
+def require_function(fn: object, decorator: str) -> None:
+    """Raise TypeError where a name was given in the place of what is to be decorated."""
+    if isinstance(fn, str):
+        raise TypeError(f"arttrace.{decorator} takes a function, not {fn!r}: write arttrace.{decorator}(name={fn!r})")
+
+
 def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of `fn` by name; empty if they cannot be read."""
     try:
