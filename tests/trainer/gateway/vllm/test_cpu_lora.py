@@ -72,13 +72,18 @@ def vllms() -> Any:
     return module
 
 
-@pytest.mark.parametrize("indices", [[2, 2, 1], [2, -1, 1]], ids=["adapters", "and rows of the base model"])
-def test_vllm_calls_them_in_place_of_its_own(vllms: Any, indices: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("indices", "rows"),
+    [([2, 2, 1], [2, 2, 2]), ([2, -1, 1], [2, 1, 3]), ([1], [6]), ([-1], [6])],
+    ids=["adapters", "and rows of the base model", "one adapter", "the base model"],
+)
+def test_vllm_calls_them_in_place_of_its_own(vllms: Any, indices: list[int], rows: list[int]) -> None:
     cpu_lora.replace_in(vllms)
     a, b = random(ADAPTERS, 1, RANK, WIDTH), random(ADAPTERS, 1, WIDTH, RANK)
-    each = [index for index in indices for _ in range(2)]  # two tokens of each request
+    each = [index for index, count in zip(indices, rows, strict=True) for _ in range(count)]
     inputs, low, output = random(len(each), WIDTH), torch.zeros(len(each), RANK), torch.zeros(len(each), WIDTH)
-    requests = (torch.tensor([0, 2, 4]), torch.tensor([2, 2, 2]), torch.tensor(indices), 3, 2, len(each))
+    starts = torch.tensor([0, *rows[:-1]]).cumsum(0)
+    requests = (starts, torch.tensor(rows), torch.tensor(indices), len(indices), max(rows), len(each))
     vllms.sgmv_shrink(inputs, a, low, *requests, 2.0)
     torch.testing.assert_close(low, 2.0 * expected(inputs, a, each))
     vllms.sgmv_expand_slice(low, b, output, *requests, 0, WIDTH, True)
@@ -87,4 +92,5 @@ def test_vllm_calls_them_in_place_of_its_own(vllms: Any, indices: list[int]) -> 
     torch.testing.assert_close(output, 2 * expected(low, b, each))
     wrapper = Path(vllms.__file__).parents[2] / "punica_wrapper" / "punica_cpu.py"
     imported = [alias.name for node in ast.walk(ast.parse(wrapper.read_text())) for alias in getattr(node, "names", [])]
-    assert {"bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"} <= set(imported)
+    replaced = {f"{kind}_{name}" for kind in ("bgmv", "sgmv") for name in ("shrink", "expand", "expand_slice")}
+    assert replaced <= set(imported)

@@ -7,7 +7,9 @@ And those of vLLM 0.32 give a row without an adapter, whose index is -1, the ada
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch.nn.functional import linear
@@ -29,8 +31,33 @@ def multiply_by_adapter() -> None:
 
 def replace_in(module: ModuleType) -> None:
     """Give `module` these functions under the names by which vLLM calls its own."""
-    for name, function in (("bgmv_shrink", shrink), ("bgmv_expand", expand), ("bgmv_expand_slice", expand_slice)):
-        setattr(module, name, function)
+    for name, function in (("shrink", shrink), ("expand", expand), ("expand_slice", expand_slice)):
+        setattr(module, f"bgmv_{name}", function)
+        setattr(module, f"sgmv_{name}", for_runs(function))
+
+
+def for_runs(function: Callable[..., None]) -> Callable[..., None]:
+    """`function` as vLLM calls it with runs of rows of one adapter each: `adapters` and `lengths` have one of each run.
+
+    Mostly all rows have the newest version's adapter: then there is one run, and nothing has to be found out by row.
+    """
+
+    def computed(
+        inputs: torch.Tensor,
+        weights: torch.Tensor,
+        output: torch.Tensor,
+        starts: torch.Tensor,
+        lengths: torch.Tensor,
+        adapters: torch.Tensor,
+        runs: int,
+        longest: int,
+        tokens: int,
+        *further: Any,
+    ) -> None:
+        indices = adapters if runs == 1 else torch.repeat_interleave(adapters, lengths)
+        function(inputs, weights, output, indices, *further)
+
+    return computed
 
 
 def shrink(
@@ -38,7 +65,7 @@ def shrink(
 ) -> None:
     """`output` becomes the inputs times the matrix A of each row's adapter, scaled; its further columns stay."""
     product = _product(inputs, weights, indices, output.dtype)
-    output[:, : product.shape[1]] = scaling * product
+    torch.mul(product, scaling, out=output[:, : product.shape[1]])
 
 
 def expand(
@@ -68,11 +95,12 @@ def expand_slice(
 
 
 def _product(inputs: torch.Tensor, weights: torch.Tensor, indices: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Each row times the transposed matrix that its index names among `weights`; nothing where it is negative."""
+    """Each row times the transposed matrix that its index names among `weights`; nothing where it is negative. A single
+    index is that of all rows."""
     inputs = inputs.to(dtype)
     matrices = weights.squeeze(1) if weights.dim() == 4 else weights
     first = int(indices[0]) if len(indices) else -1
-    if first >= 0 and bool((indices == first).all()):
+    if first >= 0 and (len(indices) == 1 or bool((indices == first).all())):
         return linear(inputs, matrices[first].to(dtype))
     product = inputs.new_zeros(len(inputs), matrices.shape[1])
     for index in indices.unique().tolist():
