@@ -290,7 +290,13 @@ class _Demo:
     # --- helpers -------------------------------------------------------------------------------------------
 
     def _workers(self, env: dict[str, str]) -> RolloutWorkers:
-        return RolloutWorkers(f"{recipe.AGENT}:answer", self._data, env=env, concurrency=recipe.CONCURRENCY)
+        return RolloutWorkers(
+            f"{recipe.AGENT}:answer",
+            self._data,
+            env=env,
+            workers=recipe.WORKERS,
+            concurrency=recipe.CONCURRENCY,
+        )
 
     def _groups(self, keys: set[str]) -> list[Group]:
         return group_trajectories(self._store.trajectories(groups=sorted(keys), complete_only=True))

@@ -22,8 +22,12 @@ GROUPS = 8
 """Scenarios per step."""
 GROUP_SIZE = 8
 """Rollouts per scenario."""
-CONCURRENCY = 64
-"""Runs of the agent at once: one step's rollouts."""
+WORKERS = 2
+"""Processes that run the agent. In a single one a call takes a fifth more of a core: httpx looks at every connection
+that is open, at each request, whether its server has closed it. With four it is no less than with two, and each costs a
+start."""
+CONCURRENCY = 32
+"""Runs of the agent at once in each of them: together one step's rollouts."""
 LEARNING_RATE = 1e-3
 """With 2e-3, the first steps moved all kinds of goods together, by what chance gave most of them: in two of five
 simulated runs a kind that was mostly wrong at first came down from a third right services to below one in a hundred."""
