@@ -1,8 +1,8 @@
 """Run as a module: vLLM's API server, whose processes look for garbage seldom: they import for seconds.
 
-It returns the log-probability of every token of the Responses API. On a CPU its engine computes LoRAs by our
-functions, and is a fork of this process where that can be. A spawned engine imports this module as its main one, so
-that the same holds there.
+It returns the log-probability of every token of the Responses API. On a CPU it looks at a model's class itself, and its
+engine computes LoRAs by our functions, and is a fork of this process where that can be. A spawned engine imports this
+module as its main one, so that the same holds there.
 """
 
 import importlib.util
@@ -22,7 +22,9 @@ if __name__ in ("__main__", "__mp_main__"):
         multiply_by_adapter()
         if __name__ == "__main__":
             from trainer.gateway.engines.vllm.cpu_fork import fork_engine
+            from trainer.gateway.engines.vllm.cpu_models import look_at_models_here
 
+            look_at_models_here()
             fork_engine(sys.argv[sys.argv.index("--uds") + 1])
 
 if __name__ == "__main__":
