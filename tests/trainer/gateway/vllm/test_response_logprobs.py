@@ -10,7 +10,11 @@ import pytest
 
 from trainer.gateway.engines.vllm.response_logprobs import put_beside_tokens, replace_in
 
-context = pytest.importorskip("vllm.entrypoints.openai.responses.context", reason="vLLM is not installed")
+
+@pytest.fixture(autouse=True, scope="module")
+def context():
+    """Imported by the one worker that runs these tests: that takes seconds, and each one collects this file."""
+    return pytest.importorskip("vllm.entrypoints.openai.responses.context", reason="vLLM is not installed")
 
 
 def sampled(token: int, text: str, logprob: float | None):
@@ -23,7 +27,7 @@ def sampled(token: int, text: str, logprob: float | None):
 
 
 @pytest.fixture
-def response_of():
+def response_of(context):
     class Context(context.SimpleContext):
         """A class of this test's, so that vLLM's own stays as it is for others."""
 
