@@ -157,7 +157,8 @@ class Model(Generic[Config]):
 
         Args:
             groups: Gathered groups, trajectories that rollouts returned, or captured runs; not needed beside metrics.
-            split: The name of the set, such as "val": the prefix of the numbers' names.
+            split: The name of the set, such as "val": the prefix of the numbers' names. Runs that were recorded here
+                are held out from then on (tag `held-out`): nothing is trained on them, unless the set is "train".
             step: The step to which they are compared; 0 where it is None.
             metrics: Further numbers by name, such as those of a trained step. A name with a slash in it stays as it is,
                 and one that a mean has stands in its place.
@@ -321,7 +322,8 @@ class TrainableModel(Model[Config]):
 
         Args:
             groups: Gathered groups, trajectories that rollouts returned, or captured runs; not needed beside metrics.
-            split: The name of the set, such as "val": the prefix of the numbers' names.
+            split: The name of the set, such as "val": the prefix of the numbers' names. Runs that were recorded here
+                are held out from then on (tag `held-out`): nothing is trained on them, unless the set is "train".
             step: The step whose version sampled them; by default the one served now.
             metrics: Further numbers by name, such as those of a trained step. A name with a slash in it stays as it is,
                 and one that a mean has stands in its place.

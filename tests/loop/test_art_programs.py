@@ -25,7 +25,9 @@ from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainerProces
 from arttrace.records import semconv
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
+from arttrace.records.sequence import NotTrained
 from arttrace.rewards import ruler_score_group, trajectory_reward
+from arttrace.rewards.selection import never_trained_on
 from arttrace.rewards.transcript import transcript
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError, ServingError, TrainingError
@@ -255,6 +257,38 @@ async def test_log_keeps_what_nothing_is_trained_on(
         await model.log([], step=0)
     with pytest.raises(ArttraceError, match="the reward of a run is nan, not a finite number"):
         await model.log([art.Trajectory(reward=float("nan"))], step=0)
+
+
+async def test_runs_that_are_logged_are_held_out_but_for_those_of_training(
+    model: art.TrainableModel, backend: StandInBackend, tmp_path: Path
+) -> None:
+    """As a batch that measures the model, by whatever name: a daemon on the same directory trained on them."""
+    await model.register(backend)
+
+    async def gathered(question: str) -> art.TrajectoryGroup:
+        made = (rollout(model, question, reward) for reward in (0.0, 1.0))
+        return (await art.gather_trajectory_groups([art.TrajectoryGroup(made)]))[0]
+
+    trained, by_default, tested, alone = [await gathered(name) for name in ("1?", "2?", "3?", "4?")]
+    [one, other], run = alone.built, alone.captured[0]
+    assert run.id in (one.id, other.id)
+    await model.log([trained], split="train", step=1)
+    for _ in range(2):  # a run is marked once
+        await model.log([by_default], step=1)
+        await model.log([tested], split="test", step=1)
+        await model.log([next(built for built in alone.built if built.id != run.id), run], step=1)
+    assert [one.tags for group in (by_default, tested) for one in group.captured] == [("held-out",)] * 4
+    with Store.open(DataDir(tmp_path)) as store:
+        runs = {one.id: one for one in store.trajectories()}
+        tags = dict(store.sql("SELECT id, tags FROM trajectories")[1])
+        marks = store.sql("SELECT count(*) FROM spans WHERE name = 'held out'")[1]
+    assert {runs[one.id].tags for one in trained.captured} == {()}
+    measured = [runs[one.id] for group in (by_default, tested, alone) for one in group.captured]
+    assert {never_trained_on(one) for one in measured} == {NotTrained.HELD_OUT}
+    assert ({one.incomplete for one in runs.values()}, {len(one.agents) for one in runs.values()}) == ({""}, {1})
+    assert ({tuple(tags[one.id]) for one in measured}, marks) == ({("held-out",)}, [(6,)])
+    before = {one.id: one for group in (by_default, alone) for one in group.captured}
+    assert all(runs[id].end_ns == one.end_ns for id, one in before.items())
 
 
 async def test_versions_are_forked_and_deleted_by_the_command(

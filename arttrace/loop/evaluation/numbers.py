@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from arttrace.loop.evaluation.gathered import record_rewards
+from arttrace.loop.evaluation.held_out import TRAINED, hold_out
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.trajectory import Trajectory, finite, record_id
 from arttrace.records.trajectory import Trajectory as Recorded
@@ -19,7 +21,8 @@ Run = TrajectoryGroup | Trajectory | Recorded
 
 
 async def numbers_of(groups: Iterable[Run] | None, metrics: Mapping[str, float] | None, split: str) -> dict[str, float]:
-    """What `log` of a model logs: the means of runs, whose rewards are stored, and further numbers.
+    """What `log` of a model logs: the means of runs, whose rewards are stored, and further numbers. Runs of another set
+    than "train" are held out from then on.
 
     Args:
         groups: Gathered groups, trajectories that rollouts returned, or captured runs.
@@ -38,7 +41,10 @@ async def numbers_of(groups: Iterable[Run] | None, metrics: Mapping[str, float] 
         return further
     members = _runs(groups)
     await record_rewards([one for one in members if isinstance(one, TrajectoryGroup)])
-    return {**mean_numbers(members, split), **further}
+    means = mean_numbers(members, split)
+    if split != TRAINED:
+        await asyncio.to_thread(hold_out, members)
+    return {**means, **further}
 
 
 def _runs(groups: Any) -> list[Run]:

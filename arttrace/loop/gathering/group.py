@@ -196,6 +196,16 @@ class TrajectoryGroup:
                 append_scores(store, to_store(judgement))
                 self._read_again(store)
 
+    def read_again(self) -> None:
+        """Have `captured` as it is stored now.
+
+        Raises:
+            StoreError: A store cannot be opened or asked.
+        """
+        for data in by_directory({one.id: self._directories[one.id] for one in self.captured}):
+            with open_store(data, create=True) as store:
+                self._read_again(store)
+
     def _read_again(self, store: AnyStore) -> None:
         found = {one.id: one for one in store.trajectories(ids=[one.id for one in self.captured])}
         self.captured = tuple(found.get(one.id, one) for one in self.captured)
