@@ -124,7 +124,7 @@ async def test_a_server_that_is_slow_to_answer_is_not_started_twice(
         assert server is not None
         os.kill(pid := server._process.pid, signal.SIGSTOP)
         with monkeypatch.context() as patch:
-            patch.setattr("arttrace.loop.backend._ANSWERS_WITHIN_S", 0.2)
+            patch.setattr("arttrace.loop.processes.served._ANSWERS_WITHIN_S", 0.2)
             with pytest.raises(ServingError, match=rf"does not answer: ReadTimeout(.|\n)*kill {pid}"):
                 await backend.register(model)
         os.kill(pid, signal.SIGCONT)
