@@ -262,6 +262,23 @@ def test_a_simulation_of_tau2_in_a_file_of_its_own() -> None:
     assert spoken.left_out == {"simulations of speech": 1}
 
 
+def test_a_simulation_that_tau2_leaves_out_of_its_metrics_is_never_trained_on() -> None:
+    """Its reward of 0 is none of the agent's doing. What the agent or the user did wrong is."""
+    no_grade = {"reward": 0.0}
+    broken = simulation(termination_reason="infrastructure_error", reward_info=no_grade)
+    agents = simulation(id="sim-2", termination_reason="agent_error", reward_info=no_grade)
+    assert sorted(failure_of(broken, agents)) == ["", "interrupted: tau2 counts it as failed (infrastructure_error)"]
+
+
+def test_a_reward_of_tau2_that_stands_for_an_evaluation_that_raised_is_counted() -> None:
+    """It is 0 so that the other simulations are evaluated."""
+    raised = {"reward": 0.0, "reward_basis": ["DB"], "info": {"error": "KeyError: 'x'", "note": "It raised."}}
+    noted = {"reward": 0.0, "info": {"note": "Simulation terminated prematurely."}}
+    found, runs = shown(lines(simulation(reward_info=raised), simulation(id="sim-2", reward_info=noted)))
+    assert (found.rewards, found.left_out) == (1, {"rewards of 0 for evaluations that raised": 1})
+    assert sorted("rewards" in run for run in runs) == [False, True]
+
+
 TRACES = Path(__file__).parent / "data" / "verifiers_traces.jsonl"
 """Two episodes that verifiers 0.3.0 wrote (`verifiers.v1.cli.output.write_episode`), the second without a trace."""
 

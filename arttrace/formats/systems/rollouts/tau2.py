@@ -3,7 +3,9 @@
 A simulation holds what agent, user and environment said. The agent is told nothing of the user's own tool calls and
 their results, and its first word, before it is asked, is the program's. A result's `id` is that of its call. The
 system prompt and the tools, which each agent makes of the policy by itself, are not in the file. Rollouts of one task
-are a group. Source: tau2 1.0, data_model/simulation.py, data_model/message.py and agent/base_agent.py.
+are a group. One that tau2 leaves out of its metrics, since its machinery failed, is incomplete; a 0 that stands for an
+evaluation that raised is no reward. Source: tau2 1.0, data_model/simulation.py, data_model/message.py,
+agent/base_agent.py, metrics/agent_metrics.py and evaluator/evaluator.py.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.imported_run import BEHIND, ImportedRun, answered
+from arttrace.formats.imported_run import BEHIND, ImportedRun, answered, counted_as_failed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import FAILED
+from arttrace.records import semconv
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
@@ -22,6 +25,8 @@ KIND = "tau2 results"
 _READ = frozenset({"id", "task_id", "messages", "ticks", "reward_info", "timestamp", "start_time", "end_time"})
 _FAILED = "_error"
 """How the reasons end for which a simulation ended that are none of the agent's doing, or its failure."""
+
+_NOT_RUN = "infrastructure_error"
 
 Message = dict[str, Any]
 
@@ -94,8 +99,12 @@ def _run(item: Mapping[str, Any], source: str, shared: Mapping[str, Any], model:
         metadata={**beside, **said},
         result=history[answer].get("content"),
         error=reason if reason.endswith(_FAILED) else None,
+        attributes={semconv.INTERRUPTED: counted_as_failed("tau2", why=reason) if reason == _NOT_RUN else None},
     )
-    yield from run.rewards({"reward": scored.get("reward")})
+    if json_object(scored.get("info")).get("error"):
+        yield LeftOutItem("rewards of 0 for evaluations that raised")
+    else:
+        yield from run.rewards({"reward": scored.get("reward")})
 
 
 def _is_told(message: Message) -> bool:
