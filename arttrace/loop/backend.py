@@ -241,7 +241,7 @@ class LocalBackend:
                 the trainer died, or the backend was closed.
             ServingError: The server that the backend started died.
         """
-        settings = own_settings(settings)
+        settings = own_settings({"method": "sft", **settings})
         trainer = self._trainer(model)
         found = await take_examples(trajectories, config or TrainSFTConfig(), self._examples, self._store)
         await asyncio.to_thread(copy_runs, found.captured, self.data)

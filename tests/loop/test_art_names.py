@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from backend_commands import rewarded
 
 import arttrace
 import arttrace.loop as art
-from arttrace.loop.processes.art_names import own_settings
+from arttrace.loop.processes.art_names import _NOT_HERE, own_settings
 from arttrace.loop.processes.trainer_process import TrainerProcess
 from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
-from trainer.commands.train.settings import parse_settings
+from trainer.commands.train.settings import _READ_BY, METHODS, parse_settings
 
 ALL_AS_ART_HAS_THEM: dict[str, Any] = {
     "learning_rate": 5e-6,
@@ -97,7 +98,11 @@ def test_a_setting_of_art_is_the_option_of_its_meaning(given: dict[str, Any], ow
         ({"packed_sequence_length": 4096}, "no packed_sequence_length here", "micro_batch_tokens="),
         ({"save_checkpoint": False}, "no save_checkpoint here", "delete_checkpoints"),
         ({"adam_params": {"beta1": 0.9}}, "no adam_params here", "max_grad_norm"),
-        ({"_config": {"advantage_balance": 0.5}}, "no _config here", "its keys by themselves"),
+        ({"_config": {"advantage_balance": 0.5}}, "no _config here", "advantages='std'"),
+        ({"_config": {"max_length": 9}, "method": "sft"}, "no _config here", "train --method sft`: max_length=4096."),
+        ({"_config": {"max_length": 9}, "method": "dpo"}, "no _config here", "train --method dpo`: max_length=4096."),
+        ({"packed_sequence_length": 9, "method": "sft"}, "no packed_sequence_length here", "max_length=4096."),
+        ({"save_checkpoint": False, "method": "sft"}, "no save_checkpoint here", "delete_checkpoints"),
         ({"epsilon": 0.2}, "no lower bound of cispo's ratio here", "loss_fn='ppo'"),
         ({"loss_fn": "importance_sampling"}, "no loss_fn 'importance_sampling'", "loss="),
         ({"loss_fn": "ppo", "loss": "gspo"}, "loss is passed twice", "one of them"),
@@ -109,6 +114,16 @@ def test_what_has_nothing_like_it_is_refused_by_name(given: dict[str, Any], said
         own_settings(given)
     assert said in str(refused.value)
     assert remedy in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("name", sorted(_NOT_HERE))
+@pytest.mark.parametrize("method", METHODS)
+def test_the_remedy_names_options_that_the_method_has(name: str, method: str) -> None:
+    with pytest.raises(TrainingError) as refused:
+        own_settings({name: object(), "method": method})
+    named = set(re.findall(r"(\w+)=", str(refused.value.hint))) - {"method"}
+    others = {option for option, methods in _READ_BY.items() if method not in methods}
+    assert not named & others
 
 
 def test_a_config_has_both_names_of_the_weight() -> None:

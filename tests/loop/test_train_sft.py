@@ -175,8 +175,9 @@ async def test_learning_rates_are_one_for_each_step(
         await model.register(backend)
         with pytest.raises(TrainingError, match=f"there are {len(rates)} learning rates? for 2 optimizer steps"):
             await model.train_sft([asked("a", "A")] * 4, art.TrainSFTConfig(rates))
-        with pytest.raises(TrainingError, match="there is no _config here"):
+        with pytest.raises(TrainingError, match="there is no _config here") as refused:
             await model.train_sft([asked("a", "A")], _config={"max_length": 9})
+        assert "`arttrace train --method sft`: max_length=4096." in str(refused.value.hint)
         with pytest.raises(TrainingError, match="there is no packed_sequence_length here"):
             await backend.train_sft(model, [asked("a", "A")], packed_sequence_length=9)
     with pytest.raises(TrainingError, match="the backend was closed"):

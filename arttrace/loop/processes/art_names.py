@@ -38,7 +38,15 @@ _NOT_HERE: dict[str, tuple[Any, str]] = {
     "save_checkpoint": (True, "Every step is a version; model.delete_checkpoints() removes old ones."),
     "scale_learning_rate_by_reward_std_dev": (False, "Pass the learning_rate= of each call."),
 }
-"""What has no counterpart: the value by which ART does without it, and what does the like here."""
+"""What has no counterpart: the value by which ART does without it, and what does the like here, for GRPO at least."""
+_LIKE_IT_IN_ANY_METHOD = frozenset(
+    {
+        *("adam_params", "allow_training_without_logprobs", "num_trajectories_learning_rate_multiplier_power"),
+        *("plot_tensors", "save_checkpoint", "scale_learning_rate_by_reward_std_dev"),
+    }
+)
+"""Those of them for which SFT and DPO have what is named there too."""
+_OF_KEYS = frozenset({"_config", "loss_fn_config"})
 _STATE = "missing: keep what a loop remembers in a file; iterate_dataset goes on at initial_step=model.get_step()"
 _OF_MODELS = {
     **dict.fromkeys(
@@ -159,7 +167,7 @@ def own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as options of `arttrace train`, those among them that have the names of ART's `backend.train` too.
 
     Args:
-        given: Settings by either name.
+        given: Settings by either name; without `method` those of GRPO.
 
     Returns:
         The options by their names; what had these names already is as it was.
@@ -168,9 +176,12 @@ def own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         TrainingError: One has no counterpart here, or two of them name the same option.
     """
     own = {name: value for name, value in given.items() if name not in _OF_ART}
-    for name, (without, remedy) in _NOT_HERE.items():
+    for name, (without, _) in _NOT_HERE.items():
         if given.get(name, without) != without:
-            raise TrainingError(f"there is no {name} here, which ART's {name}={given[name]!r} asks for", remedy)
+            raise TrainingError(
+                f"there is no {name} here, which ART's {name}={given[name]!r} asks for",
+                _remedy(name, given.get("method", "grpo")),
+            )
     translated = {_SAME[name]: given[name] for name in _SAME if given.get(name) is not None}
     if given.get("loss_fn") is not None or given.get("epsilon") is not None:  # else `epsilon_high` is our option
         translated |= _loss(given)
@@ -191,6 +202,14 @@ _OF_ART = {
     *("loss_fn", "epsilon", "normalize_advantages", "scale_rewards", "truncated_importance_sampling"),
     "verbose",  # a step says how far it is, whatever it is
 }
+
+
+def _remedy(name: str, method: str) -> str:
+    """What is passed in the place of a setting of ART that has no counterpart, for a method."""
+    if method == "grpo" or name in _LIKE_IT_IN_ANY_METHOD:
+        return _NOT_HERE[name][1]
+    what = "Pass its keys by themselves" if name in _OF_KEYS else "Leave it out; other options are passed by themselves"
+    return f"{what}, under the names of `arttrace train --method {method}`: max_length=4096."
 
 
 def _loss(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class ServerBackend:
                 failed.
             ServingError: The server does not answer.
         """
-        settings = own_settings(settings)
+        settings = own_settings({"method": "sft", **settings})
         found = await take_examples(trajectories, config or TrainSFTConfig(), self._examples, self._upload)
         await upload_captured(self._connection, found.captured)
         return TrainedSteps(await self._connection.imitate(found.batches, settings), model.get_step)

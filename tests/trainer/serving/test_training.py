@@ -434,7 +434,7 @@ async def test_trajectories_to_imitate_are_uploaded_and_ordered(desk: Desk, tmp_
     finally:
         arttrace.shutdown()
     [(batches, settings), (again, _)] = desk.trainer.imitated
-    assert settings == {"lora_rank": 8}
+    assert settings == {"method": "sft", "lora_rank": 8}
     (one, other), (last,) = (batch.ids for batch in batches)
     assert ([batch.learning_rate for batch in batches], last) == ([1e-4, 0.0], captured.id)
     assert again == (OrderedBatch((one,) * 3, 5e-5),)
