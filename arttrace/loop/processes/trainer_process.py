@@ -148,8 +148,9 @@ class TrainerProcess:
         return (await self._carried_out({"settings": settings, **({} if groups is None else {"groups": groups})})).steps
 
     async def imitate(self, batches: Sequence[OrderedBatch], settings: Mapping[str, Any]) -> list[TrainedStep]:
-        """Order a version by SFT, in an optimizer step for each of these batches. Raises TrainingError."""
-        return (await self._carried_out({"settings": {**settings, "method": "sft"}, "batches": batches})).steps
+        """Order a version by SFT, in an optimizer step for each of these batches. Raises TrainingError, also where the
+        settings name another method."""
+        return (await self._carried_out({"settings": {"method": "sft", **settings}, "batches": batches})).steps
 
     async def log(self, numbers: LoggedNumbers, settings: Mapping[str, Any]) -> None:
         """Send these numbers to the trackers of the settings. Raises TrainingError."""

@@ -23,7 +23,7 @@ from recorded_runs import recorded_group
 from simulated_agent import Run, message
 from tiny_model import make_base_model
 
-from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainerProcess
+from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedBatch, TrainerProcess
 from arttrace.records.group import Group
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
@@ -120,6 +120,20 @@ def test_steps_on_exactly_the_groups_that_are_given_by_one_process(
     pid = asyncio.run(loop())
     assert gone(pid)
     assert checkpoints.writer() is None
+
+
+def test_batches_are_imitated_by_no_other_method(data: DataDir, base_model: Path) -> None:
+    async def loop() -> None:
+        trainer = TrainerProcess(command(data, base_model))
+        try:
+            for method in ("dpo", "grpo"):
+                with pytest.raises(TrainingError, match=f"Batches are imitated by sft, not by {method}") as refused:
+                    await trainer.imitate([OrderedBatch(("a-0",), 1e-4)], {"method": method})
+                assert refused.value.hint == "Leave method out."
+        finally:
+            await trainer.stop()
+
+    asyncio.run(loop())
 
 
 def test_progress_is_said_while_it_trains(data: DataDir, base_model: Path, capfd: pytest.CaptureFixture[str]) -> None:
