@@ -289,14 +289,17 @@ def _read(body: bytes) -> list[SpanRow | Reward]:
 
 
 def _require_sound(request: TrainRequest) -> None:
-    """Raises Refusal (400) for groups on which no step can be made, with the reason, and for ids that are none."""
+    """Raises Refusal (400) for groups on which no step can be made, with the reason, for groups beside batches, and for
+    ids that are none."""
     for id in {id for batch in request.batches or () for id in batch.ids}:
         trajectory_owner(id)
     if request.groups is None:
         return
     runs = [run for group in request.groups for run in group.trajectories]
     problem: tuple[str, str] | None = None
-    if not any(len(group.trajectories) > 1 for group in request.groups):
+    if request.batches is not None:
+        problem = "the order has both groups and batches", "Order a step on the groups, and another on the batches."
+    elif not any(len(group.trajectories) > 1 for group in request.groups):
         problem = (
             "no group has two runs: the reward of one run compares nothing",
             "Put several runs of each scenario into a group.",

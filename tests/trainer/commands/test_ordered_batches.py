@@ -130,6 +130,13 @@ def test_what_cannot_be_imitated_is_said(
     assert (refused.error, refused.steps) == (said, [])
 
 
+def test_groups_and_batches_in_one_order_are_refused(trainer: OrderedTrainer) -> None:
+    given = (OrderedGroup("a", ("a-0", "a-1")),), (OrderedBatch((PEAR,), 1e-3),)
+    refused = trainer.fill(TrainOrder(1, SETTINGS, *given))
+    assert (refused.error, refused.steps) == ("The order has both groups and batches.", [])
+    assert refused.hint == "Order a step on the groups, and another on the batches."
+
+
 def test_it_imitates_in_the_precision_that_is_served(
     trainer: OrderedTrainer, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

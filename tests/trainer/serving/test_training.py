@@ -452,6 +452,15 @@ async def test_a_batch_of_what_is_no_id_is_refused(desk: Desk) -> None:
     assert not desk.trainer.imitated
 
 
+async def test_groups_and_batches_in_one_request_are_refused(desk: Desk) -> None:
+    order = {"order": "one", "groups": [group(0.0, 1.0)], "batches": [{"ids": ["g-0"], "learning_rate": 1e-4}]}
+    answer = await desk.site.http.post("/arttrace/train", json=order)
+    assert answer.status_code == 400
+    assert "the order has both groups and batches" in answer.json()["error"]["message"]
+    assert not desk.trainer.imitated
+    assert not desk.trainer.orders
+
+
 async def test_runs_that_the_server_recorded_are_not_taken_twice(desk: Desk) -> None:
     span = {"type": "span", "trace_id": "0" * 31 + "1", "span_id": "0" * 15 + "1", "parent_span_id": None}
     span |= {"name": "chat", "start_ns": 1, "end_ns": 2, "attributes": {"arttrace.trajectory.id": "mine"}}

@@ -214,6 +214,10 @@ class OrderedTrainer:
 
     def _train(self, settings: TrainSettings, order: TrainOrder) -> Iterator[_Step]:
         groups = order.groups
+        if groups is not None and order.batches is not None:
+            raise TrainingError(
+                "The order has both groups and batches.", "Order a step on the groups, and another on the batches."
+            )
         if order.batches is not None:
             require_for_batches(settings)
         gateway = self.gateway()
