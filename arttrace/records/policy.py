@@ -25,9 +25,9 @@ class Consumed(msgspec.Struct, frozen=True, omit_defaults=True):
 class PolicyStep(msgspec.Struct, frozen=True, tag="policy_step", omit_defaults=True):
     """Step `step` of policy `policy`, which made version `policy@step`.
 
-    Unique by (policy, step). `method` is "grpo", "sft" or "dpo", and "fork" where the version was copied from
-    `forked_from`; "" in steps from before it was stored, see `made_by`. `metrics` are plain numbers by name; seconds
-    end in `_s`. `adapter` is the adapter's directory. `base_weights` distinguishes the weights of `base_model`
+    Unique by (policy, step). `method` is "grpo", "distill", "sft" or "dpo", and "fork" where the version was copied
+    from `forked_from`; "" in steps from before it was stored, see `made_by`. `metrics` are plain numbers by name;
+    seconds end in `_s`. `adapter` is the adapter's directory. `base_weights` distinguishes the weights of `base_model`
     from others that are put into the same directory; "" where it is not known.
     """
 

@@ -222,7 +222,7 @@ def _padded_step(learner: Any, samples: list[Any]) -> dict[str, float]:
             learner._head, hidden[targets], batch.token_ids[:, 1:][targets], batch.temperatures[targets]
         )
         captured = batch.logprobs[targets]
-        advantages = batch.advantages.unsqueeze(1).expand_as(targets)[targets]
+        advantages = batch.advantages.expand_as(targets)[targets]
         terms = loss_terms(learner.config, logps, advantages, Before(sampled=captured, old=captured))
         part = (batch.weights[targets] * terms.loss).sum() / plan.normaliser
         part.backward()

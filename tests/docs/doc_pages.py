@@ -28,6 +28,7 @@ ENVIRONMENT = {
     "ARTTRACE_PRICES": "A JSON file of your own prices in US dollars per million tokens, by model or policy.",
     "OPENAI_API_KEY, ANTHROPIC_API_KEY, ...": "The judge's provider, as litellm reads them.",
     "OPENAI_BASE_URL": "The judge's server, where `--judge-base-url` names none; also checked by `doctor`.",
+    "ARTTRACE_TEACHER_API_KEY": "The key of the server that `train --teacher URL` names.",
     "LANGFUSE_PUBLIC_KEY, LANGFUSE_SECRET_KEY": "The project's keys, for `arttrace langfuse`.",
     "LANGFUSE_BASE_URL, LANGFUSE_HOST": "Langfuse's server; the second where the first is not set.",
     "LANGFUSE_TRACING_ENVIRONMENT, LANGFUSE_RELEASE": "The environment and the release of what is pushed.",

@@ -29,7 +29,7 @@ from arttrace.views.console.events import Events
 from arttrace.views.langfuse.pull import Pulled
 from arttrace.views.langfuse.push import Pushed
 from trainer.commands.rollout import _show_plan
-from trainer.commands.train.grpo import print_plan
+from trainer.commands.train.sampled.grpo import print_plan
 from trainer.commands.train.offline import _print_plan
 from trainer.commands.train.report import print_step
 from trainer.daemon.state import DaemonState, write_state

@@ -125,8 +125,9 @@ class Reference:
         self, sample: Sample, *, with_base: bool
     ) -> Iterator[tuple[torch.Tensor, float, torch.Tensor | None, float]]:
         """Of each target: log-probability, captured log-probability, that under the base model if asked, advantage."""
-        for sequence in sample.sequences:
+        for number, sequence in enumerate(sample.sequences):
             ids, heat = sequence.token_ids, sequence.temperatures
+            of_tokens = sample.token_advantages[number] if sample.token_advantages else [0.0] * len(ids)
             adapted = self.logps(ids, adapted=True, temperatures=heat)
             plain = self.logps(ids, adapted=False, temperatures=heat).detach() if with_base else None
             advantage = sample.agent_advantages.get(sequence.agent_id, sample.advantage)
@@ -134,7 +135,8 @@ class Reference:
                 captured, id = sequence.logprobs[t], sequence.token_ids[t]
                 if trained:
                     assert captured is not None
-                    yield adapted[t - 1, id], captured, None if plain is None else plain[t - 1, id], advantage
+                    own = advantage + of_tokens[t]
+                    yield adapted[t - 1, id], captured, None if plain is None else plain[t - 1, id], own
 
     def entropy(self, samples: list[Sample]) -> float:
         """The mean entropy of the targets whose advantage is not zero."""
@@ -159,7 +161,7 @@ def near_policy(reference: Reference, samples: list[Sample], spread: float) -> l
                 for t, trained in enumerate(sequence.trained)
             )
             sequences.append(msgspec.structs.replace(sequence, logprobs=captured))
-        moved.append(Sample(tuple(sequences), sample.advantage, sample.agent_advantages))
+        moved.append(Sample(tuple(sequences), sample.advantage, sample.agent_advantages, sample.token_advantages))
     return moved
 
 

@@ -97,3 +97,18 @@ def reference_logprobs(
         logits = model(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
     picked = torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(sampled)[:, None])
     return [float(value) for value in picked[:, 0]]
+
+
+def make_merged(base_model: Path, directory: Path, seed: int) -> Path:
+    """The model with such an adapter within its weights: another one that a LoRA can come near to."""
+    import shutil
+
+    from peft import PeftModel
+    from transformers import Qwen3ForCausalLM
+
+    adapter = make_adapter(base_model, directory.with_name(f"{directory.name}-adapter"), seed)
+    shutil.copytree(base_model, directory)
+    PeftModel.from_pretrained(Qwen3ForCausalLM.from_pretrained(base_model), adapter).merge_and_unload().save_pretrained(
+        directory
+    )
+    return directory

@@ -31,8 +31,12 @@ class TrainingBatch:
     those whose rewards are all equal, their agents' own too: they teach nothing, and stay in the normaliser.
     `floored_groups` are those whose rewards, or an agent's, differ by less than the floor under their standard
     deviation.
+
+    `method` is "grpo" or "distill". In a distillation there are no groups; `unrated_tokens` are the sampled tokens that
+    the teacher did not rate, `teacher_kl` the estimate of KL(sampler || teacher) by those trained, in nats per token.
     """
 
+    method: str = "grpo"
     step: int = 0
     samples: tuple[Sample, ...] = ()
     consumed: tuple[Consumed, ...] = ()
@@ -44,6 +48,8 @@ class TrainingBatch:
     floored_groups: int = 0
     captured_tokens: int = 0
     trained_tokens: int = 0
+    unrated_tokens: int = 0
+    teacher_kl: float = 0.0
     left_out: dict[NotTrained, int] = field(default_factory=dict)
     quarantined: dict[str, int] = field(default_factory=dict)
 

@@ -36,20 +36,8 @@ class GroupReward(msgspec.Struct, frozen=True):
 
 def step_numbers(batch: TrainingBatch, learned: StepMetrics, judgements: Sequence[Judgement] = ()) -> dict[str, float]:
     """What a PolicyStep keeps of the step that trained on the batch."""
-    group_means = [statistics.fmean(group) for group in batch.rewards]
-    advantages = [sample.advantage for sample in batch.samples]
     numbers = {
-        "groups": float(len(batch.rewards)),
-        "groups_equal": float(batch.equal_groups),
-        "groups_floored": float(batch.floored_groups),
-        "reward_mean": batch.reward_mean,
-        "reward_spread": batch.reward_spread,
-        **_of_agents(batch.agent_rewards),
-        "reward_group_mean_min": min(group_means, default=0.0),
-        "reward_group_mean_max": max(group_means, default=0.0),
-        "advantage_mean": statistics.fmean(advantages) if advantages else 0.0,
-        "advantage_std": statistics.pstdev(advantages) if advantages else 0.0,
-        "advantage_max": max(map(abs, advantages), default=0.0),
+        **(_of_teacher(batch) if batch.method == "distill" else _of_groups(batch)),
         "tokens_captured": float(batch.captured_tokens),
         "tokens_trained": float(batch.trained_tokens),
         "tokens_quarantined": float(batch.captured_tokens - batch.trained_tokens),
@@ -66,6 +54,30 @@ def step_numbers(batch: TrainingBatch, learned: StepMetrics, judgements: Sequenc
         if None not in costs:
             numbers["judge_cost"] = math.fsum(cost for cost in costs if cost is not None)
     return numbers
+
+
+def _of_groups(batch: TrainingBatch) -> dict[str, float]:
+    group_means = [statistics.fmean(group) for group in batch.rewards]
+    advantages = [sample.advantage for sample in batch.samples]
+    return {
+        "groups": float(len(batch.rewards)),
+        "groups_equal": float(batch.equal_groups),
+        "groups_floored": float(batch.floored_groups),
+        "reward_mean": batch.reward_mean,
+        "reward_spread": batch.reward_spread,
+        **_of_agents(batch.agent_rewards),
+        "reward_group_mean_min": min(group_means, default=0.0),
+        "reward_group_mean_max": max(group_means, default=0.0),
+        "advantage_mean": statistics.fmean(advantages) if advantages else 0.0,
+        "advantage_std": statistics.pstdev(advantages) if advantages else 0.0,
+        "advantage_max": max(map(abs, advantages), default=0.0),
+    }
+
+
+def _of_teacher(batch: TrainingBatch) -> dict[str, float]:
+    """The mean reward too, of the runs that have one."""
+    rewards = {"reward_mean": batch.reward_mean} if batch.policy_rewards else {}
+    return {"teacher_kl": batch.teacher_kl, "tokens_unrated": float(batch.unrated_tokens), **rewards}
 
 
 def group_rewards(groups: Sequence[Group]) -> Iterator[GroupReward]:

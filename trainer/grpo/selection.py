@@ -17,7 +17,14 @@ from arttrace.store.rows.summary import TrajectorySummary
 from trainer.policies.made_here import MadeHere
 
 
-class ComparableRun(Protocol):
+class AnsweredRun(Protocol):
+    """What is asked of a run for its age."""
+
+    @property
+    def policy_versions(self) -> tuple[str, ...]: ...
+
+
+class ComparableRun(AnsweredRun, Protocol):
     """What is asked of a run: a Trajectory or a TrajectorySummary."""
 
     @property
@@ -26,8 +33,6 @@ class ComparableRun(Protocol):
     def incomplete(self) -> str: ...
     @property
     def tags(self) -> tuple[str, ...]: ...
-    @property
-    def policy_versions(self) -> tuple[str, ...]: ...
     @property
     def rewards(self) -> tuple[Reward, ...]: ...
 
@@ -131,7 +136,7 @@ def has_tokens_of(summary: TrajectorySummary, policy: str) -> bool:
     return summary.trained_tokens > 0 and answered(summary.policy_versions, policy)
 
 
-def staleness(run: ComparableRun, step: int, policy: str | None = None) -> int:
+def staleness(run: AnsweredRun, step: int, policy: str | None = None) -> int:
     """How many steps before `step` the oldest version of `policy` (None: of any) that answered in it was made; 0 when
     none did."""
     names = (version.rpartition("@") for version in run.policy_versions)

@@ -125,7 +125,7 @@ class PolicyTrainer:
             step_numbers(batch, learned, judgements),
             clock,
             self.retry,
-            method="grpo",
+            method=batch.method,
             keep_states=self.keep_states,
         )
 

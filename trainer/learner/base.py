@@ -5,32 +5,36 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from arttrace.records.values.learned_tokens import Columns
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
-from trainer.learner.distributed import gathered, largest, least, rank_and_count, total
+from trainer.learner.distributed import largest, least, rank_and_count, total
 from trainer.learner.interface import NoRoom, NotFinite, OtherWeights, Progress, Sample, StepMetrics
 from trainer.learner.machine.determinism import deterministic
 from trainer.learner.machine.fitting import room
 from trainer.learner.machine.memory import free_memory, is_out_of_memory, let_go
 from trainer.learner.machine.needs import read_shape
-from trainer.learner.policy_model import fitted_to_machine, trainable
-from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches
+from trainer.learner.policy_model import as_reference, fitted_to_machine, trainable
+from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_minibatches, target_row
 from trainer.learner.stale_adapter.check import Compared, Ways, check_nearest
 from trainer.learner.stale_adapter.looked_at import Looker
 from trainer.learner.stale_adapter.share import Share
 from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
+from trainer.learner.tally import StepTally
 from trainer.output.quiet import quiet
 from trainer.policies.base_weights import weights_digest
-from trainer.policies.learned_file import Fates, columns_of, write_learned
+from trainer.policies.learned_file import write_learned
+
+if TYPE_CHECKING:
+    from arttrace.records.sequence import TokenSequence
 
 _SMALLEST = 256
 """Tokens of the smallest micro-batch that is tried when memory runs out."""
@@ -40,84 +44,6 @@ _MEAN_SHARE = 0.1
 UNSOUND = "The weights were left as they were. Lower the learning rate, or look at the last rewards and versions."
 FRESHER = "The weights were left as they were. Train on fresher runs: --max-staleness."
 SMALLER = "Nothing was changed. Lower micro_batch_tokens, or use --gradient-checkpointing."
-
-
-@dataclass
-class StepTally:
-    """Sums over targets and optimizer steps, gathered while the micro-batches of one step pass by."""
-
-    loss: float = 0.0
-    grad_norm: float = 0.0
-    optimizer_steps: int = 0
-    forwarded_tokens: int = 0
-    targets: int = 0
-    ratio: float = 0.0
-    clipped: float = 0.0
-    entropy: float = 0.0
-    kl: float = 0.0
-    difference: float = 0.0
-    difference_max: float = 0.0
-    difference_max_current: float = 0.0
-    difference_current: float = 0.0
-    compared: int = 0
-    compared_current: int = 0
-    beyond: int = 0
-    far: int = 0
-    checked: int = 0
-    first_pass: bool = True
-    _kept: list[tuple[Sequence[TokenRow], torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
-
-    def keep(
-        self,
-        rows: Sequence[TokenRow],
-        logps: torch.Tensor,
-        ratios: torch.Tensor,
-        fates: Fates,
-    ) -> None:
-        """Keep what the loss used for the targets of the rows, all (M,), in the first pass over them."""
-        if self.first_pass:
-            ratios = ratios.clamp(max=torch.finfo(torch.float16).max)
-            self._kept.append((rows, logps.detach().half(), ratios.half(), fates.flags()))
-
-    def kept(self) -> list[Columns]:
-        """What was kept, by sequence, of all ranks."""
-        own = [
-            one
-            for rows, *values in self._kept
-            for one in columns_of(((row.key, row.advantage, row.targets) for row in rows), *values)
-        ]
-        return [one for of_rank in gathered(own) for one in of_rank]
-
-    def compare(
-        self,
-        logps: torch.Tensor,
-        sampled: torch.Tensor,
-        current: torch.Tensor,
-        temperatures: torch.Tensor,
-        bound: float = math.inf,
-    ) -> None:
-        """Note how far the captured log-probabilities are from the learner's, as at temperature 1, and how many of the
-        current version's are beyond `bound`; only before the first optimizer step."""
-        if self.optimizer_steps:
-            return
-        gap = (logps - sampled).abs() * temperatures
-        self.compared += gap.numel()
-        self.difference += float(gap.sum())
-        self.difference_max = max(self.difference_max, float(gap.max()))
-        if (own := gap[current]).numel():
-            self.difference_max_current = max(self.difference_max_current, float(own.max()))
-            self.difference_current += float(own.clamp(max=bound).sum())
-            self.compared_current += own.numel()
-            self.beyond += int((~(own <= bound)).sum())
-
-    def gather(self) -> None:
-        """Add up what the ranks have seen, apart from what is the same on all of them."""
-        sums = ["loss", "forwarded_tokens", "beyond", "far", "targets", "ratio", "clipped", "entropy", "kl"]
-        sums += ["difference", "compared"]
-        added = total(torch.tensor([float(getattr(self, name)) for name in sums], dtype=torch.float64))
-        for name, value in zip(sums, added.tolist(), strict=True):
-            setattr(self, name, value)
-        self.difference_max = float(largest(torch.tensor(self.difference_max)))
 
 
 class BaseLearner(ABC):
@@ -175,7 +101,7 @@ class BaseLearner(ABC):
                 skipped=True,
                 step_s=time.perf_counter() - started,
             )
-        self._check_vocabulary(whole, samples)
+        self._check_vocabulary(whole.rows, lambda run: samples[run].sequences[0].trajectory_id)
         self._budget = least(self._budget)  # ranks share the micro-batches out among themselves
         # The learning rate is the config's, not a loaded optimizer's: it may be changed between runs.
         for group in self.optimizer.param_groups:
@@ -232,9 +158,53 @@ class BaseLearner(ABC):
             if before is not None:
                 before.restore()
             self.model.zero_grad(set_to_none=True)
-            if self.config.runs_on == "cuda":
-                torch.cuda.empty_cache()
-            self._budget, self._may_grow = self._budget // 2, False  # for the steps to come as well
+            self._halve_budget()
+
+    def rate(
+        self, sequences: Sequence[TokenSequence], computed: Callable[[int], None] = lambda tokens: None
+    ) -> list[tuple[float | None, ...]]:
+        """Rate what was sampled by the base model: see `Learner.rate`."""
+        rows = [row for n, one in enumerate(sequences) if (row := target_row(one, 0.0, 1.0, n)) is not None]
+        self._check_vocabulary(rows, lambda run: sequences[run].trajectory_id)
+        found: list[tuple[float | None, ...]] = [(None,) * len(one.token_ids) for one in sequences]
+        waiting, done = rows, 0
+        computed(done)
+        while waiting:
+            rated: set[int] = set()
+            try:
+                with (
+                    quiet(),
+                    deterministic(self.config),
+                    as_reference(self.model, replace(self.config, kl_reference=None)),
+                ):
+                    for part, logps in self._rated(waiting):
+                        values = iter(logps.tolist())
+                        for row in part:
+                            own = [next(values) if target else None for target in row.targets]
+                            found[row.trajectory] = (*own, *found[row.trajectory][len(own) :])
+                            rated.add(row.trajectory)
+                            done += sum(row.targets)
+                        computed(done)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                let_go(error)
+                if self._budget <= _SMALLEST:
+                    raise NoRoom(
+                        f"Rating what was sampled needs more memory than there is: {error}", SMALLER
+                    ) from error
+                self._halve_budget()
+            waiting = [row for row in waiting if row.trajectory not in rated]
+        return found
+
+    @abstractmethod
+    def _rated(self, rows: Sequence[TokenRow]) -> Iterator[tuple[Sequence[TokenRow], torch.Tensor]]:
+        """The log-probabilities of the targets of all rows, part by part: rows, and theirs one after the other."""
+
+    def _halve_budget(self) -> None:
+        if self.config.runs_on == "cuda":
+            torch.cuda.empty_cache()
+        self._budget, self._may_grow = self._budget // 2, False  # for the steps to come as well
 
     def _may_retreat(self, error: BaseException) -> bool:
         """Whether smaller micro-batches may help; the ranks of several must take the same ones."""
@@ -363,15 +333,15 @@ class BaseLearner(ABC):
     def _compared(self, rows: Sequence[TokenRow], current_version: str) -> Compared:
         """What was captured from the current version beside what the model gives now."""
 
-    def _check_vocabulary(self, plan: PlannedStep, samples: Sequence[Sample]) -> None:
+    def _check_vocabulary(self, rows: Sequence[TokenRow], run: Callable[[int], str]) -> None:
+        """`run` names the trajectory of a row."""
         size = self.model.get_input_embeddings().weight.shape[0]
-        for row in plan.rows:
+        for row in rows:
             least, largest = min(row.token_ids), max(row.token_ids)
             if least < 0 or largest >= size:
                 raise TrainingError(
                     f"Token id {least if least < 0 else largest} of trajectory "
-                    f"{samples[row.trajectory].sequences[0].trajectory_id} is outside the base model's vocabulary of "
-                    f"{size}.",
+                    f"{run(row.trajectory)} is outside the base model's vocabulary of {size}.",
                     f"The trajectory was sampled by another model than {self.base_model}: name that one as the base "
                     "model, or leave the trajectory out.",
                 )

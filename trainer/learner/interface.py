@@ -42,12 +42,14 @@ class NoRoom(NotComputed):
 class Sample:
     """One trajectory: all its sequences, sub-agents' too, and the advantage they share.
 
-    `agent_advantages` holds, by agent id, that of an agent which was rewarded by itself.
+    `agent_advantages` holds, by agent id, that of an agent which was rewarded by itself. `token_advantages` has, for
+    each sequence, what each of its tokens has in addition, shape (T,); empty where tokens have nothing of their own.
     """
 
     sequences: tuple[TokenSequence, ...]
     advantage: float
     agent_advantages: Mapping[str, float] = field(default_factory=dict)
+    token_advantages: tuple[tuple[float, ...], ...] = ()
 
     def advantage_of(self, sequence: TokenSequence) -> float:
         """The advantage of the tokens of one of its sequences."""
@@ -57,9 +59,9 @@ class Sample:
 def teaches(samples: Sequence[Sample], config: LearnerConfig) -> bool:
     """Whether a step on the samples has a gradient: of a KL term, or of tokens whose advantage is not 0."""
     return config.kl_weight > 0 or any(
-        sample.advantage_of(sequence) != 0.0
+        sample.advantage_of(sequence) != 0.0 or any(sample.token_advantages and sample.token_advantages[number])
         for sample in samples
-        for sequence in sample.sequences
+        for number, sequence in enumerate(sample.sequences)
         if sequence.trained_tokens
     )
 
@@ -126,6 +128,18 @@ class Learner(Protocol):
 
     def refit(self) -> None:
         """Let micro-batches grow into the memory that is free now, where the config leaves their size open."""
+        ...
+
+    def rate(
+        self, sequences: Sequence[TokenSequence], computed: Callable[[int], None] = lambda tokens: None
+    ) -> list[tuple[float | None, ...]]:
+        """The log-probabilities (nats) of the sampled tokens of each sequence under the base model, without the
+        adapter, at the temperatures at which they were sampled.
+
+        Shape (T,) for each, None where a token is no target. `computed` is called with how many are rated so far,
+        first with 0.
+        Raises TrainingError for a token that the model does not have, and where memory does not suffice.
+        """
         ...
 
     def save_adapter(self, directory: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +34,7 @@ class TokenRow:
     name of the policy version that sampled it, None where not trained. `weight` is that of each target, `trajectory`
     the number of the sample that the row is of. `temperatures` (T,) are those at which targets were sampled, empty
     where all are 1: the policy that is trained is then the model's at that temperature. `key` names the sequence.
+    `token_advantages` (T,) are what tokens have in addition to `advantage`, empty where that is nothing.
     """
 
     token_ids: tuple[int, ...]
@@ -44,6 +46,19 @@ class TokenRow:
     trajectory: int = 0
     temperatures: tuple[float, ...] = ()
     key: str = ""
+    token_advantages: tuple[float, ...] = ()
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """The advantage of each token, (T,), or (1,) where it is the same for all."""
+        return tuple(self.advantage + own for own in self.token_advantages) or (self.advantage,)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether any target has an advantage."""
+        if not self.token_advantages:
+            return self.advantage != 0.0
+        return any(advantage and target for advantage, target in zip(self.advantages, self.targets, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,7 @@ class MicroBatch:
 
     `token_ids` int64 (B, L). TokenRow t of the others belongs to the prediction of token t+1, shape (B, L-1): `weights`
     (0 where that token is no target), `logprobs` as sampled, `current` (sampled by the current version), and
-    `temperatures`. `advantages` (B,).
+    `temperatures`. `advantages` too, or (B, 1) where each row has one.
     """
 
     token_ids: torch.Tensor
@@ -100,15 +115,16 @@ def plan_step(samples: Sequence[Sample], config: LearnerConfig) -> PlannedStep:
     rows: list[TokenRow] = []
     for number, (sample, count) in enumerate(zip(samples, counts, strict=True)):
         advantages = [sample.advantage_of(sequence) for sequence in sample.sequences] or [sample.advantage]
-        if not all(map(math.isfinite, advantages)):
+        if not all(map(math.isfinite, chain(advantages, *sample.token_advantages))):
             raise TrainingError(f"An advantage is not a finite number: {advantages}.")
         by_trajectory = config.loss in ("grpo", "gspo") and count
         weight = total / (trajectories * count) if by_trajectory else 1.0
         of_trajectory = config.ratio_of_trajectory or config.weight_of_trajectory
-        whole = config.kl_weight > 0 or (of_trajectory and any(advantages))
-        for sequence, advantage in zip(sample.sequences, advantages, strict=False):
-            row = _row(sequence, advantage, weight, number)
-            if row is not None and (whole or advantage != 0.0):
+        whole = config.kl_weight > 0 or (of_trajectory and any(chain(advantages, *sample.token_advantages)))
+        of_tokens = sample.token_advantages or [()] * len(sample.sequences)
+        for sequence, advantage, own in zip(sample.sequences, advantages, of_tokens, strict=False):
+            row = target_row(sequence, advantage, weight, number, own)
+            if row is not None and (whole or row.teaches):
                 rows.append(row)
     normaliser = trajectories * config.dr_grpo_length if config.loss == "dr_grpo" else total
     return PlannedStep(tuple(rows), float(normaliser), total, trajectories, len(samples))
@@ -131,13 +147,20 @@ def _content(sample: Sample) -> tuple[object, ...]:
     return [q.token_ids for q in sequences], [q.trained for q in sequences], sample.advantage, logprobs
 
 
-def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: int) -> TokenRow | None:
-    """The row of a sequence, None when it has no target."""
+def target_row(
+    sequence: TokenSequence,
+    advantage: float,
+    weight: float,
+    trajectory: int,
+    token_advantages: tuple[float, ...] = (),
+) -> TokenRow | None:
+    """The row of a sequence, None when it has no target. Raises TrainingError when the sequence is unsound."""
     for name, values in (
         ("token ids", sequence.token_ids),
         ("log-probabilities", sequence.logprobs),
         ("versions", sequence.versions),
         ("temperatures", sequence.temperatures or sequence.trained),
+        ("advantages", token_advantages or sequence.trained),
     ):
         if len(values) != len(sequence.trained):
             raise TrainingError(
@@ -179,6 +202,7 @@ def _row(sequence: TokenSequence, advantage: float, weight: float, trajectory: i
         trajectory,
         temperatures,
         sequence_key(sequence),
+        token_advantages[:length],
     )
 
 
@@ -202,7 +226,7 @@ def split_rows(rows: Iterable[TokenRow], max_tokens: int) -> list[list[TokenRow]
     little is padded.
     """
     ordered = sorted(
-        rows, key=lambda row: (-len(row.token_ids), row.token_ids, row.logprobs, row.advantage, row.temperatures)
+        rows, key=lambda row: (-len(row.token_ids), row.token_ids, row.logprobs, row.advantages, row.temperatures)
     )
     batches: list[list[TokenRow]] = []
     for row in ordered:
@@ -211,6 +235,14 @@ def split_rows(rows: Iterable[TokenRow], max_tokens: int) -> list[list[TokenRow]
         else:
             batches.append([row])
     return batches
+
+
+def _spread(advantages: Sequence[tuple[float, ...]], length: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """(B, L-1), or (B, 1) where each row has one for all its tokens."""
+    if all(len(own) == 1 for own in advantages):
+        return torch.tensor(advantages, dtype=dtype, device=device)
+    spread = [[*own[1:], *[own[-1]] * (length - max(len(own), 1))] for own in advantages]
+    return torch.tensor(spread, dtype=dtype, device=device)
 
 
 def pad_rows(rows: Sequence[TokenRow], *, current_version: str | None, device: str, dtype: torch.dtype) -> MicroBatch:
@@ -230,7 +262,7 @@ def pad_rows(rows: Sequence[TokenRow], *, current_version: str | None, device: s
             ([version is not None and version == current_version for version in row.versions] for row in rows),
             torch.bool,
         )[:, 1:],
-        advantages=torch.tensor([row.advantage for row in rows], dtype=dtype, device=device),
+        advantages=_spread([row.advantages for row in rows], length, dtype, device),
         temperatures=padded(([t - 1.0 for t in row.temperatures] for row in rows), dtype)[:, 1:] + 1.0
         if any(row.temperatures for row in rows)
         else torch.ones_like(weights),

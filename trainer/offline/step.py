@@ -13,6 +13,7 @@ from arttrace.system.errors import TrainingError
 from arttrace.system.processes import signals_after_imports
 from trainer.learner import LearnerConfig
 from trainer.offline.plan import OfflinePlan, Tell
+from trainer.policies.base_tokenizer import read_tokenizer
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.engines import engines_asleep
@@ -27,13 +28,7 @@ if TYPE_CHECKING:  # it imports what takes seconds
 def load_tokenizer(base_model: Path) -> Any:
     """The base model's tokenizer with its chat template. Raises TrainingError when it has none of them, or no places of
     its tokens."""
-    with signals_after_imports():
-        from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(base_model), local_files_only=True)
-    except (OSError, ValueError, ImportError) as error:
-        raise TrainingError(f"The tokenizer in {base_model} cannot be loaded: {error}") from error
+    tokenizer = read_tokenizer(base_model)
     if not getattr(tokenizer, "chat_template", None):
         raise TrainingError(
             f"The tokenizer in {base_model} has no chat template, so that conversations cannot be rendered.",

@@ -40,15 +40,22 @@ class Fates(NamedTuple):
 
 
 def columns_of(
-    rows: Iterable[tuple[str, float, Sequence[bool]]], logps: torch.Tensor, ratios: torch.Tensor, flags: torch.Tensor
+    rows: Iterable[tuple[str, Sequence[float], Sequence[bool]]],
+    logps: torch.Tensor,
+    ratios: torch.Tensor,
+    flags: torch.Tensor,
 ) -> Iterator[Columns]:
-    """The key, advantage and targets of each row, with its part of the tensors, all (M,): one entry per target."""
+    """The key, advantages (T,) or (1,), and targets (T,) of each row, with its part of the tensors, all (M,): one entry
+    per target."""
     arrays = logps.cpu().numpy().astype("<f2"), ratios.cpu().numpy().astype("<f2"), flags.cpu().numpy()
     first = 0
-    for key, advantage, targets in rows:
+    for key, advantages, targets in rows:
         places = array("I", (place for place, target in enumerate(targets) if target))
         last = first + len(places)
-        yield Columns(key, advantage, little_endian(places), *(one[first:last].tobytes() for one in arrays))
+        same = len(advantages) == 1
+        own = b"" if same else little_endian(array("f", (advantages[place] for place in places)))
+        logprobs, ratio, fates = (one[first:last].tobytes() for one in arrays)
+        yield Columns(key, advantages[0] if same else None, little_endian(places), logprobs, ratio, fates, own)
         first = last
 
 

@@ -39,8 +39,8 @@ class ExampleTable(msgspec.Struct, frozen=True):
 
 
 def example_of(store: AnyStore, done: PolicyStep) -> ExampleTable | None:
-    """One run of those that a version was trained on, from another place in their list for each version; by GRPO one
-    that the policy answered in. Raises StoreError where they are stored no more."""
+    """One run of those that a version was trained on, from another place in their list for each version; by GRPO or
+    a distillation one that the policy answered in. Raises StoreError where they are stored no more."""
     if not (trained := done.trained):
         return None
     first = done.step % len(trained)
@@ -49,7 +49,7 @@ def example_of(store: AnyStore, done: PolicyStep) -> ExampleTable | None:
     for id in ids:
         for found in store.trajectories(ids=[id]):
             stored = True
-            if done.made_by != "grpo" or answered(found.policy_versions, done.policy):
+            if done.made_by not in ("grpo", "distill") or answered(found.policy_versions, done.policy):
                 return example(found)
     if not stored:
         raise StoreError(f"the run {ids[0]} is not stored any more")

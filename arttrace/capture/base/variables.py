@@ -10,7 +10,7 @@ NAMES = frozenset(
         *("API_KEY", "CAPTURE_CONTENT", "CAPTURE_HTTP", "CONTEXT", "DIR", "DISABLED", "ENDPOINT", "HTTP_SPANS"),
         *("LANGFUSE", "ORPHANS", "OTLP", "POLICY_API_KEY", "POLICY_SAMPLING", "POLICY_URL", "PRICES", "PROJECT"),
         *("PROPAGATE", "RAISE", "RETAIN", "RETAIN_SIZE", "ROLLOUT", "ROUTE", "SAMPLE", "TALLY", "TALLY_OWNER"),
-        "TRAINABLE",
+        *("TEACHER_API_KEY", "TRAINABLE"),
     }
 )
 """Their names without the prefix."""

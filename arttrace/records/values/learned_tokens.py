@@ -2,7 +2,8 @@
 
 After a magic line and the length of the header come the header, in JSON, and for each of its sequences four arrays,
 one entry per token: the place in the sequence (uint32), the log-probability under the learner and the importance
-ratio (float16), and flags (uint8). All numbers are little-endian. A step without room for all its tokens in
+ratio (float16), and flags (uint8); a fifth, the advantage (float32), where the header has none for the whole sequence.
+All numbers are little-endian. A step without room for all its tokens in
 `MOST_BYTES` keeps the first sequences, and the number of tokens that it left out.
 """
 
@@ -29,16 +30,16 @@ earlier versions)."""
 MOST_BYTES = 16 << 20
 _MAGIC = b"arttrace-learned-tokens-1\n"
 _LENGTH = struct.Struct("<I")
-_PER_TOKEN, _PER_ROW = 9, 64
+_PER_TOKEN, _PER_ADVANTAGE, _PER_ROW = 9, 4, 64
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedSequence:
-    """The trained tokens of one sequence: `places` in it, and of each the learner's log-probability, the importance
-    ratio and the flags. `advantage` is that of all of them."""
+    """The trained tokens of one sequence: `places` in it, and of each the advantage, the learner's log-probability, the
+    importance ratio and the flags."""
 
     key: str
-    advantage: float
+    advantages: tuple[float, ...]
     places: tuple[int, ...]
     logprobs: tuple[float, ...]
     ratios: tuple[float, ...]
@@ -53,14 +54,16 @@ class LearnedTokens(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """One sequence as bytes: key, advantage, and the arrays as in the file."""
+    """One sequence as bytes: key, the advantage of all its tokens or None, and the arrays as in the file, the last
+    empty where all tokens have one advantage."""
 
     key: str
-    advantage: float
+    advantage: float | None
     places: bytes
     logprobs: bytes
     ratios: bytes
     flags: bytes
+    advantages: bytes = b""
 
 
 def sequence_key(sequence: TokenSequence) -> str:
@@ -72,7 +75,7 @@ def sequence_key(sequence: TokenSequence) -> str:
     return digest.hexdigest()
 
 
-def little_endian(values: array[int]) -> bytes:
+def little_endian(values: array[int] | array[float]) -> bytes:
     """The bytes of the numbers, in the file's byte order."""
     if sys.byteorder == "big":
         values.byteswap()
@@ -81,12 +84,12 @@ def little_endian(values: array[int]) -> bytes:
 
 def encode_learned(sequences: Iterable[Columns]) -> bytes:
     """The whole file."""
-    rows: list[tuple[str, float, int]] = []
+    rows: list[tuple[str, float | None, int]] = []
     body: list[bytes] = []
     size = left_out = 0
     for one in sequences:
         tokens = len(one.flags)
-        needed = tokens * _PER_TOKEN + _PER_ROW
+        needed = tokens * _PER_TOKEN + len(one.advantages) + _PER_ROW
         if size + needed > MOST_BYTES:
             left_out += tokens
             continue
@@ -109,20 +112,21 @@ def decode_learned(file: BinaryIO, keys: Collection[str]) -> LearnedTokens:
         header = json.loads(file.read(length))
         without_room = int(header["left_out_tokens"])
         for key, advantage, n in header["sequences"]:
-            size = n * _PER_TOKEN
+            of_tokens = advantage is None
+            size = n * (_PER_TOKEN + (_PER_ADVANTAGE if of_tokens else 0))
             if not 0 <= size <= MOST_BYTES:
                 raise ValueError("a sequence of unlikely length")
             if key not in keys:
                 file.seek(size, 1)
                 continue
-            numbers = struct.unpack(f"<{n}I{n}e{n}e{n}B", file.read(size))
+            numbers = struct.unpack(f"<{n}I{n}e{n}e{n}B" + (f"{n}f" if of_tokens else ""), file.read(size))
             found[key] = LearnedSequence(
                 key,
-                float(advantage),
+                numbers[4 * n :] if of_tokens else (float(advantage),) * n,
                 numbers[:n],
                 numbers[n : 2 * n],
                 numbers[2 * n : 3 * n],
-                numbers[3 * n :],
+                numbers[3 * n : 4 * n],
             )
     except (struct.error, TypeError, KeyError, ValueError) as error:
         raise ValueError(f"damaged: {error}") from error

@@ -126,7 +126,7 @@ class AnyStore(ABC):
             since_ns: The earliest start, in nanoseconds since 1970.
             unconsumed_by: The name of a policy that was not trained on them. With `method`, what a fork was copied with
                 is known to its manifest alone.
-            method: "grpo", "sft" or "dpo": only this training counts for `unconsumed_by`; by default any.
+            method: "grpo", "distill", "sft" or "dpo": only this training counts for `unconsumed_by`; by default any.
             complete_only: Leave out those that are incomplete.
         """
         raise NotImplementedError
@@ -177,7 +177,7 @@ class AnyStore(ABC):
             ids: Their ids; ids that are not stored are ignored.
             entry: The name of their entry point.
             unconsumed_by: The name of a policy that was not trained on them, as in `summaries`.
-            method: "grpo", "sft" or "dpo", as in `summaries`.
+            method: "grpo", "distill", "sft" or "dpo", as in `summaries`.
             complete_only: Leave out those that are incomplete.
         """
         raise NotImplementedError

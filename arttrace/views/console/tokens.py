@@ -64,14 +64,16 @@ def _learner(one: TokenSequence, step: Learned, pieces: Pieces) -> str:
     """What a step computed, in words: advantage, what was clipped, and where learner and engine differ the most."""
     if not step.tokens:
         return f"learner, step {step.version}: {NO_ROOM.format(step.without_room)}"
-    advantage = next(token.advantage for token in step.tokens.values())
+    advantages = [token.advantage for token in step.tokens.values()]
+    least, most = min(advantages), max(advantages)
+    advantage = f"advantage {most:+.3f}" if least == most else f"advantages {least:+.3f} to {most:+.3f}"
     far = ", ".join(
         f"{text_of(one.token_ids[at.place : at.place + 1], pieces)!r} {at.learner:.3f} (engine {at.engine:.3f}) "
         f"at {at.place}"
         for at in farthest(one, step.tokens)[:_MOST_UNLIKELY]
     )
     return (
-        f"learner, step {step.version}: advantage {advantage:+.3f}, of {len(step.tokens):,} tokens {step.fates}; "
+        f"learner, step {step.version}: {advantage}, of {len(step.tokens):,} tokens {step.fates}; "
         f"log-probabilities farthest from the engine's: {far}"
     )
 

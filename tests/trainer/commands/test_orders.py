@@ -285,8 +285,8 @@ def test_every_setting_of_the_command_is_known() -> None:
     ("given", "said"),
     [
         ({"min_reward": 1.0}, "min_reward is a setting of sft, and does nothing for grpo"),
-        ({"method": "sft", "loss": "dapo"}, "loss is a setting of grpo, and does nothing for sft"),
-        ({"method": "dpo", "steps": 2}, "steps is a setting of grpo, and does nothing for dpo"),
+        ({"method": "sft", "loss": "dapo"}, "loss is a setting of grpo and distill, and does nothing for sft"),
+        ({"method": "dpo", "steps": 2}, "steps is a setting of grpo and distill, and does nothing for dpo"),
         ({"max_staleness": -1}, "max_staleness must be at least 0, not -1"),
         ({"keep_states": -1}, "keep_states must be at least 0, not -1"),
         ({"method": "sft", "max_length": 1}, "max_length must be at least 2, not 1"),

@@ -107,7 +107,7 @@ def test_a_long_step_says_how_far_it_is(data: DataDir, monkeypatch: pytest.Monke
             return super().step(samples)
 
     monkeypatch.setattr("trainer.learner.packed.engine.PackedLearner", Slow)
-    monkeypatch.setattr("trainer.commands.train.grpo.Progress", partial(Progress, every_s=0.0))
+    monkeypatch.setattr("trainer.commands.train.sampled.steps.Progress", partial(Progress, every_s=0.0))
     assert "2 of 4 tokens of the step, " in train(data).stderr
 
 
@@ -232,10 +232,13 @@ def test_what_a_step_leaves_out_is_said_before_the_model_is_loaded(
         ("--again", "--again is an option of --method sft and dpo, and does nothing for grpo"),
         ("--method dpo --min-reward 1", "--min-reward is an option of --method sft, and does nothing for dpo"),
         ("--method sft --min-gap 0.5", "--min-gap is an option of --method dpo, and does nothing for sft"),
-        ("--method sft --steps 2", "--steps is an option of --method grpo, and does nothing for sft"),
+        ("--method sft --steps 2", "--steps is an option of --method grpo and distill, and does nothing for sft"),
         ("--method dpo --advantages std", "--advantages is an option of --method grpo, and does nothing for dpo"),
-        ("--method sft --loss dapo", "--loss is an option of --method grpo, and does nothing for sft"),
-        ("--method dpo --kl-weight 0.1", "--kl-weight is an option of --method grpo, and does nothing for dpo"),
+        ("--method sft --loss dapo", "--loss is an option of --method grpo and distill, and does nothing for sft"),
+        (
+            "--method dpo --kl-weight 0.1",
+            "--kl-weight is an option of --method grpo and distill, and does nothing for dpo",
+        ),
         ("--daemon --min-reward 1", "--min-reward is an option of --method sft, and does nothing for grpo"),
         ("--daemon --steps 2", "--max-steps"),
         ("--print-config --again", "--again is an option of --method sft and dpo, and does nothing for grpo"),

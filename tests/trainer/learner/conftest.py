@@ -27,9 +27,19 @@ def _one_thread(one_thread: None) -> None:
 
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _random_model(tmp_path_factory.mktemp("base"), 3)
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other weights of the same shape."""
+    return _random_model(tmp_path_factory.mktemp("other"), 4)
+
+
+def _random_model(directory: Path, seed: int) -> Path:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=32,
@@ -42,7 +52,6 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         initializer_range=0.2,
         max_position_embeddings=128,
     )
-    directory = tmp_path_factory.mktemp("base")
     Qwen3ForCausalLM(config).save_pretrained(directory)
     return directory
 

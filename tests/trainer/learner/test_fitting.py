@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from arttrace.system.errors import TrainingError
 from trainer.learner import make_learner
-from trainer.learner.base import BaseLearner, StepTally
+from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.interface import NoRoom, Sample
 from trainer.learner.machine import memory
@@ -23,6 +23,7 @@ from trainer.learner.machine.fitting import choices, fitted, refuse_experts
 from trainer.learner.machine.needs import weight_bytes
 from trainer.learner.packed.engine import PackedLearner
 from trainer.learner.policy_model import trainable
+from trainer.learner.tally import StepTally
 
 QWEN_4B = {"num_hidden_layers": 36, "hidden_size": 2560, "intermediate_size": 9728}
 QWEN_30B_A3B = {"num_hidden_layers": 48, "hidden_size": 2048, "intermediate_size": 6144, "num_experts": 128}

@@ -129,6 +129,104 @@ def test_loss_gradients_and_weights_equal_the_reference(
         torch.testing.assert_close(after, before[name] - RATE * g / (g.abs() + 1e-8), rtol=1e-7, atol=1e-9)
 
 
+def distilled(reference: Reference, teacher: Reference, samples: list[Sample]) -> list[Sample]:
+    """The samples with what their tokens teach by another model's log-probability less the sampler's."""
+    found = []
+    for sample in samples:
+        of_tokens = []
+        for sequence in sample.sequences:
+            rated = teacher.logps(sequence.token_ids, adapted=False, temperatures=sequence.temperatures).detach()
+            of_tokens.append(
+                tuple(
+                    0.0 if captured is None else float(rated[t - 1, sequence.token_ids[t]]) - captured
+                    for t, captured in enumerate(sequence.logprobs)
+                )
+            )
+        found.append(Sample(sample.sequences, 0.0, {}, tuple(of_tokens)))
+    return found
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"loss": "cispo", "micro_batch_tokens": 60},
+        {"loss": "dapo", "micro_batch_tokens": 40},
+        {"loss": "grpo", "kl_weight": 0.1},
+        {"loss": "dapo", "temperatures": (0.7, 1.2)},
+    ],
+    ids=lambda case: "-".join(map(str, case.values())),
+)
+def test_gradients_of_a_distillation_equal_the_reference(
+    base_model: Path,
+    other_model: Path,
+    make_samples: Callable[[int], list[Sample]],
+    engine: str,
+    case: dict[str, Any],
+) -> None:
+    """Every token has an advantage of its own: the teacher's log-probability less that under which it was sampled."""
+    options = {name: value for name, value in case.items() if name != "temperatures"}
+    learner, gradients = make_learner(base_model, engine, **options)
+    reference = Reference(base_model, trainable(learner))
+    sampled = near_policy(reference, sampled_at(make_samples(1), case.get("temperatures", ())), 0.3)
+    samples = distilled(reference, Reference(other_model, {}), sampled)
+    metrics = learner.step(samples)
+    expected, _, active = reference.loss(samples, learner.config)
+    expected.backward()
+    assert active == metrics.trained_tokens > 0
+    assert metrics.loss == pytest.approx(expected.item(), abs=1e-10)
+    for name, gradient in gradients[0].items():
+        wanted = reference.adapter[name].grad
+        assert wanted is not None
+        assert wanted.abs().max() > 1e-6, name
+        torch.testing.assert_close(gradient, wanted, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["packed", "trl"])
+def test_a_learner_rates_what_was_sampled_as_its_base_model_does(
+    other_model: Path, make_samples: Callable[[int], list[Sample]], engine: str
+) -> None:
+    """Also in parts; beginnings that runs share are computed once, and have one rating."""
+    sequences = [q for sample in sampled_at(make_samples(1), (0.7, 1.0)) for q in sample.sequences]
+    learner, _ = make_learner(other_model, engine, micro_batch_tokens=40)
+    teacher = Reference(other_model, {})
+    told: list[int] = []
+    rated = learner.rate(sequences, told.append)
+    assert [len(one) for one in rated] == [len(sequence.token_ids) for sequence in sequences]
+    for sequence, values in zip(sequences, rated, strict=True):
+        expected = teacher.logps(sequence.token_ids, adapted=False, temperatures=sequence.temperatures).detach()
+        for place, (trained, value) in enumerate(zip(sequence.trained, values, strict=True)):
+            wanted = float(expected[place - 1, sequence.token_ids[place]]) if trained else None
+            assert value == (None if wanted is None else pytest.approx(wanted, abs=1e-9))
+    assert told == sorted(told)
+    assert told[-1] == sum(sequence.trained_tokens for sequence in sequences)
+
+
+def test_tokens_that_runs_share_learn_by_one_advantage(
+    base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    """Two runs that sampled alike: the forest computes their tokens once; each run's advantage holds for its own."""
+    learner, gradients = make_learner(base_model, "packed", loss="cispo")
+    reference = Reference(base_model, trainable(learner))
+    first = near_policy(reference, make_samples(1), 0.3)[0]
+    of_tokens = tuple(tuple(0.1 * t - 0.4 for t in range(len(q.token_ids))) for q in first.sequences)
+    twins = [Sample(first.sequences, 0.0, {}, of_tokens), Sample(first.sequences, 0.5, {}, of_tokens)]
+    learner.step(twins)
+    reference.loss(twins, learner.config)[0].backward()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, reference.adapter[name].grad, rtol=1e-8, atol=1e-12)
+
+
+def test_one_ratio_per_run_and_an_advantage_per_token_are_refused_by_trl(
+    base_model: Path, make_samples: Callable[[int], list[Sample]]
+) -> None:
+    learner, _ = make_learner(base_model, "trl", loss="gspo")
+    one = make_samples(1)[0]
+    of_tokens = tuple(tuple(0.5 for _ in q.token_ids) for q in one.sequences)
+    with pytest.raises(TrainingError, match="one ratio per row"):
+        learner.step([Sample(one.sequences[:1], 0.0, {}, of_tokens[:1])])
+
+
 def test_every_loss_is_compared() -> None:
     assert {case["loss"] for case in CASES} == set(get_args(Loss))
 

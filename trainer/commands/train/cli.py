@@ -1,4 +1,4 @@
-"""`arttrace train`: the next version of a policy from the runs in the store, by GRPO, SFT or DPO."""
+"""`arttrace train`: the next version of a policy from the runs in the store, by GRPO, distillation, SFT or DPO."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import msgspec
 from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import say, with_reading_progress
 from arttrace.store.server.owner import hold_store
+from arttrace.system.addresses import without_login
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.choices import routing_note, show_config
 from trainer.commands.train.daemon_options import DaemonFlags, daemon_options, run_daemon
-from trainer.commands.train.grpo import print_plan, train_grpo
 from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import OfflineTerms, run_offline
 from trainer.commands.train.orders import take_orders
 from trainer.commands.train.report import base_model_to_train, require_base_model, rollback_note
-from trainer.commands.train.settings import TrainSettings, not_read
+from trainer.commands.train.sampled.distill import TeacherNames, print_distillation, train_distill
+from trainer.commands.train.sampled.grpo import print_plan, train_grpo
+from trainer.commands.train.settings import SAMPLED, TrainSettings, not_read
 from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
 from trainer.grpo.advantages import STD_FLOOR, Scale
@@ -38,12 +40,23 @@ from trainer.step.version import finish_open_step
 @dir_option
 @click.option(
     "--method",
-    type=click.Choice(["grpo", "sft", "dpo"]),
+    type=click.Choice(["grpo", "distill", "sft", "dpo"]),
     default="grpo",
     show_default=True,
-    help="grpo: from what this policy sampled. sft: imitate good runs. dpo: prefer the better run of a group.",
+    help="grpo: from what this policy sampled. distill: the same, as a better model rates it. sft: imitate good runs. "
+    "dpo: prefer the better run of a group.",
 )
-@click.option("--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Versions to make (grpo).")
+@click.option(
+    "--steps", default=1, show_default=True, type=click.IntRange(min=1), help="Versions to make (grpo, distill)."
+)
+@click.option(
+    "--teacher",
+    metavar="URL|DIR|NAME",
+    type=click.UNPROCESSED,
+    help="The better model: a vLLM's address, with its key in ARTTRACE_TEACHER_API_KEY, or a directory or name as "
+    "--base-model has it, which is loaded to rate and then removed (distill).",
+)
+@click.option("--teacher-model", metavar="NAME", help="Which model of the teacher's server.  [default: its only one]")
 @click.option("--policy", help="Name of the policy.  [default: that of the running `arttrace serve`, else policy]")
 @click.option(
     "--base-model",
@@ -69,7 +82,7 @@ from trainer.step.version import finish_open_step
 @click.option(
     "--max-staleness",
     type=click.IntRange(min=0),
-    help="Leave out runs sampled by versions older than this many steps (grpo).  [default: no bound]",
+    help="Leave out runs sampled by versions older than this many steps (grpo, distill).  [default: no bound]",
 )
 @click.option(
     "--min-reward", type=float, help="Imitate runs of at least this reward (sft).  [default: each group's best]"
@@ -96,6 +109,8 @@ def command(
     data: DataDir,
     method: str,
     steps: int,
+    teacher: str | None,
+    teacher_model: str | None,
     policy: str | None,
     base_model: str | None,
     advantages: Scale,
@@ -114,11 +129,12 @@ def command(
 ) -> None:
     """Train the policy on captured runs that it has not yet been trained on by the same method.
 
-    GRPO trains on scored groups whose tokens this policy sampled; the groups are shared out evenly over the steps.
-    Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of one group. Every
-    step writes a new version, `policy@N`; while `arttrace serve` runs on the same directory the version is loaded
-    there, checked, and answers the next call. Ctrl-C finishes the running step, then exits with code 130 if steps are
-    left. A second Ctrl-C drops the running step (exit code 130).
+    GRPO trains on scored groups whose tokens this policy sampled; the groups are shared out evenly over the steps. A
+    distillation trains on single runs that it sampled, with or without a reward: each token by how much likelier the
+    teacher finds it. Runs of any other model, which have no token ids, train by SFT on good runs or by DPO on pairs of
+    one group. Every step writes a new version, `policy@N`; while `arttrace serve` runs on the same directory the
+    version is loaded there, checked, and answers the next call. Ctrl-C finishes the running step, then exits with code
+    130 if steps are left. A second Ctrl-C drops the running step (exit code 130).
 
     With --daemon it trains by GRPO, step after step, as groups of runs become ready, until it is stopped; it may be
     killed at any moment and started again. Ctrl-C stops it after the running step (exit code 0), a second Ctrl-C drops
@@ -135,11 +151,15 @@ def command(
         min_gap=min_gap,
         max_length=max_length,
         again=again,
+        teacher=teacher,
+        teacher_model=teacher_model,
         learner=learner,
     )
     for name, methods in not_read(asked):
         flag, others = name.replace("_", "-"), " and ".join(methods)
         raise click.UsageError(f"--{flag} is an option of --method {others}, and does nothing for {method}")
+    if method == "distill" and teacher is None:
+        raise click.UsageError("--method distill needs the model to learn from: --teacher URL|DIR|NAME")
     serving = find_serving(data)
     if daemon.wanted:  # it checks what its file and the environment make of it
         shown = "--print-config prints the daemon's configuration, which" if daemon.print_only else "--daemon"
@@ -169,6 +189,8 @@ def command(
     gateway = FoundGateway(data, policy, directory, first_drain_s=LONGEST_DRAIN_S)
     report_to = () if dry_run else daemon.report_to
     reported_config = {"method": method, **msgspec.to_builtins(learner)}
+    if teacher is not None:
+        reported_config["teacher"] = without_login(teacher)
     with (
         hold_store(data) as store,
         nullcontext() if dry_run else checkpoints.only_writer(),
@@ -180,7 +202,7 @@ def command(
                 require_base_of_newest(checkpoints, directory)
             finish_open_step(store, checkpoints, gateway)
             reporting.catch_up()
-            notes = (rollback_note(checkpoints), routing_note(directory) if method == "grpo" else "")
+            notes = (rollback_note(checkpoints), routing_note(directory) if method in SAMPLED else "")
             for note in filter(None, notes):
                 click.echo(f"note: {note}", err=True)
         if method == "grpo" and dry_run:
@@ -195,6 +217,31 @@ def command(
                 steps=steps,
                 scale=advantages,
                 std_floor=std_floor,
+                max_staleness=max_staleness,
+                reporting=reporting,
+                keep_states=daemon.keep_states,
+                as_json=as_json,
+            )
+        elif teacher is not None and dry_run:
+            print_distillation(
+                store,
+                checkpoints,
+                directory,
+                learner,
+                TeacherNames(teacher, teacher_model),
+                steps=steps,
+                max_staleness=max_staleness,
+                as_json=as_json,
+            )
+        elif teacher is not None:
+            train_distill(
+                store,
+                checkpoints,
+                gateway,
+                directory,
+                learner,
+                TeacherNames(teacher, teacher_model),
+                steps=steps,
                 max_staleness=max_staleness,
                 reporting=reporting,
                 keep_states=daemon.keep_states,

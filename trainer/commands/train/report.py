@@ -122,11 +122,15 @@ def step_line(done: PolicyStep) -> str:
         losses = f"loss {m['first_loss']:.4f} to {m['last_loss']:.4f}"
         return f"{done.version}: {trajectories}, {tokens} learned in {steps}, {losses}"
     far = m.get("far_tokens")
-    return (
-        f"{done.version}: {trajectories} in {quantity(int(m['groups']), 'group')}, {tokens} trained, "
-        f"reward {m['reward_mean']:.3f} (spread {m['reward_spread']:.3f}), loss {m['loss']:z.4f}, "
-        f"gradient norm {m['grad_norm']:.3f}"
-        + (f", {quantity(int(far), 'token')} left out, too far from what the policy is now" if far else "")
+    if done.made_by == "distill":
+        what = f"{trajectories}, {tokens} trained, {m['teacher_kl']:.3f} nats per token from the teacher"
+    else:
+        what = (
+            f"{trajectories} in {quantity(int(m['groups']), 'group')}, {tokens} trained, "
+            f"reward {m['reward_mean']:.3f} (spread {m['reward_spread']:.3f})"
+        )
+    return f"{done.version}: {what}, loss {m['loss']:z.4f}, gradient norm {m['grad_norm']:.3f}" + (
+        f", {quantity(int(far), 'token')} left out, too far from what the policy is now" if far else ""
     )
 
 

@@ -14,15 +14,20 @@ from trainer.learner import LearnerConfig
 from trainer.policies.retention import KEPT_STATES
 
 METHODS = ("grpo", "sft", "dpo")
+"""Those of an order; the command has "distill" besides."""
 
 _OFFLINE = ("sft", "dpo")
+SAMPLED = ("grpo", "distill")
+"""The methods that train on what the policy itself sampled."""
 _READ_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("steps", "advantages", "std_floor", "max_staleness"), ("grpo",)),
-    **dict.fromkeys(("engine", "micro_batch_tokens", "minibatches", "max_logprob_difference"), ("grpo",)),
-    **dict.fromkeys(("loss", "epsilon_low", "epsilon_high", "delta", "cispo_max_ratio", "dr_grpo_length"), ("grpo",)),
-    **dict.fromkeys(("importance", "importance_clip_min", "importance_clip_max"), ("grpo",)),
-    **dict.fromkeys(("importance_sampling_level", "kl_weight", "kl_estimator", "kl_reference"), ("grpo",)),
-    **dict.fromkeys(("use_bias_correction_kl", "max_kl"), ("grpo",)),
+    **dict.fromkeys(("advantages", "std_floor"), ("grpo",)),
+    **dict.fromkeys(("teacher", "teacher_model"), ("distill",)),
+    **dict.fromkeys(("steps", "max_staleness"), SAMPLED),
+    **dict.fromkeys(("engine", "micro_batch_tokens", "minibatches", "max_logprob_difference"), SAMPLED),
+    **dict.fromkeys(("loss", "epsilon_low", "epsilon_high", "delta", "cispo_max_ratio", "dr_grpo_length"), SAMPLED),
+    **dict.fromkeys(("importance", "importance_clip_min", "importance_clip_max"), SAMPLED),
+    **dict.fromkeys(("importance_sampling_level", "kl_weight", "kl_estimator", "kl_reference"), SAMPLED),
+    **dict.fromkeys(("use_bias_correction_kl", "max_kl"), SAMPLED),
     "min_reward": ("sft",),
     "min_gap": ("dpo",),
     "max_length": _OFFLINE,
@@ -47,6 +52,8 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     min_gap: float = 0.1
     max_length: int | None = None
     again: bool = False
+    teacher: str | None = None
+    teacher_model: str | None = None
     report_to: tuple[str, ...] = ()
     learner: LearnerConfig = LearnerConfig()
 
@@ -66,6 +73,10 @@ def parse_settings(given: dict[str, Any]) -> TrainSettings:
         raise TrainingError(
             f"The settings of the training are wrong: {error}.", "See `arttrace train --help`."
         ) from None
+    if settings.method == "distill":
+        raise TrainingError(
+            "A training loop's orders have no method 'distill'.", "Use `arttrace train --method distill` beside it."
+        )
     if settings.method not in METHODS:
         raise TrainingError(f"There is no method {settings.method!r}.", "Use grpo, sft or dpo.")
     for name, methods in not_read(settings):

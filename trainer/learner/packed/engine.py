@@ -10,13 +10,13 @@ those of the whole batch, so that the sum of the ranks' gradients is the gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from trainer.learner.base import BaseLearner, StepTally
+from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.distributed import rank_and_count, total
 from trainer.learner.machine.determinism import deterministic
@@ -39,6 +39,7 @@ from trainer.learner.policy_model import (
 )
 from trainer.learner.samples import PlannedStep, TokenRow
 from trainer.learner.stale_adapter.check import Compared, answers_of
+from trainer.learner.tally import StepTally
 from trainer.output.quiet import quiet
 from trainer.policies.learned_file import Fates
 
@@ -102,6 +103,11 @@ class PackedLearner(BaseLearner):
             for values, those in zip((logps, forest.logprobs, entropies), found[:3], strict=True):
                 those += (values * temperatures)[forest.current].tolist()
         return found
+
+    def _rated(self, rows: Sequence[TokenRow]) -> Iterator[tuple[Sequence[TokenRow], torch.Tensor]]:
+        for run in split_forests(rows, self._budget):
+            forest = plant(run, current_version=None, device=self.config.runs_on, dtype=self._numbers)
+            yield run.rows, self._score(forest)[0]
 
     def _prepare(
         self, plan: PlannedStep, current_version: str | None, *, several: bool, compared: StepTally | None

@@ -62,7 +62,7 @@ def split_forests(rows: Iterable[TokenRow], max_tokens: int) -> list[RowRun]:
     A row that is longer goes alone; where a run is cut, the next one computes the shared beginning again. The result
     does not depend on the order given.
     """
-    ordered = sorted(rows, key=lambda row: (row.token_ids, row.targets, row.logprobs, row.advantage, row.temperatures))
+    ordered = sorted(rows, key=lambda row: (row.token_ids, row.targets, row.logprobs, row.advantages, row.temperatures))
     runs: list[list[tuple[TokenRow, int]]] = []
     room = 0
     for row in ordered:
@@ -84,6 +84,7 @@ def plant(run: RowRun, *, current_version: str | None, device: str, dtype: torch
     path: list[int] = []
     predictions: dict[tuple[int, int, float], None] = {}
     targets: list[tuple[tuple[int, int, float], TokenRow, int]] = []
+    advantages: list[float] = []
     for row, shared in zip(run.rows, run.shared, strict=True):
         start = len(token_ids)
         for ended in path[shared:]:
@@ -94,12 +95,14 @@ def plant(run: RowRun, *, current_version: str | None, device: str, dtype: torch
         path[shared:] = range(start, len(token_ids))
         if len(token_ids) > start:
             blocks.append(Block(start, len(token_ids), torch.tensor(path[:shared], dtype=torch.int64, device=device)))
+        of_row = row.advantages
         for place, is_target in enumerate(row.targets):
             if is_target:
                 temperature = row.temperatures[place] if row.temperatures else 1.0
                 prediction = (path[place - 1], row.token_ids[place], temperature)
                 predictions[prediction] = None
                 targets.append((prediction, row, place))
+                advantages.append(of_row[place] if row.token_advantages else of_row[0])
     for ended in path:
         exits[ended] = len(token_ids) - 1
     ordered = sorted(predictions)
@@ -119,7 +122,7 @@ def plant(run: RowRun, *, current_version: str | None, device: str, dtype: torch
         temperatures=numbers(temperature for _, _, temperature in ordered),
         prediction=integers(index[prediction] for prediction, _, _ in targets),
         trajectory=integers(row.trajectory for _, row, _ in targets),
-        advantages=numbers(row.advantage for _, row, _ in targets),
+        advantages=numbers(advantages),
         weights=numbers(row.weight for _, row, _ in targets),
         logprobs=numbers(row.logprobs[place] for _, row, place in targets),
         current=torch.tensor(

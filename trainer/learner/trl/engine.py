@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from arttrace.system.errors import TrainingError
-from trainer.learner.base import BaseLearner, StepTally
+from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import checkpoint_layers, keeping_precision, load_policy, make_optimizer
 from trainer.learner.samples import PlannedStep, TokenRow, pad_rows, split_rows
 from trainer.learner.stale_adapter.check import Compared, answers_of
+from trainer.learner.tally import StepTally
 from trainer.learner.trl.trainer import GivenTrajectoriesTrainer
 from trainer.output.quiet import quiet
 
@@ -86,3 +89,13 @@ class TrlLearner(BaseLearner):
                 "TRL takes one ratio per row, and a trajectory of this batch is several rows.",
                 "Train with --engine packed, which takes it per trajectory.",
             )
+        if self.config.ratio_of_trajectory and any(row.token_advantages for row in plan.rows):
+            raise TrainingError(
+                "TRL takes one ratio per row with the mean of its tokens' advantages, where tokens have their own.",
+                "Train with --engine packed, or with one ratio per token.",
+            )
+
+    def _rated(self, rows: Sequence[TokenRow]) -> Iterator[tuple[Sequence[TokenRow], torch.Tensor]]:
+        for part in split_rows(rows, self._budget):
+            batch = pad_rows(part, current_version=None, device=self.config.runs_on, dtype=self._numbers)
+            yield part, self._trainer.scored(batch)[0][batch.weights > 0]

@@ -27,12 +27,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from arttrace.system.errors import TrainingError
-from trainer.learner.base import StepTally
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import Head, log_probabilities, of_logits
 from trainer.learner.packed.losses import FARTHEST, is_far
 from trainer.learner.policy_model import as_reference, in_its_precision, on_one_card
 from trainer.learner.samples import MicroBatch, TokenRow
+from trainer.learner.tally import StepTally
 from trainer.output.quiet import import_trl
 from trainer.policies.learned_file import Fates
 
@@ -274,7 +274,7 @@ class GivenTrajectoriesTrainer(_trl.GRPOTrainer):  # type: ignore[misc, name-def
         tally, targets = self.tally, self._targets
         shift = self._shift(inputs, self._logps).clamp(max=FARTHEST)
         ratio = shift.exp().expand_as(targets)[targets]
-        gains = inputs["advantages"].unsqueeze(1).expand_as(targets)[targets] > 0
+        gains = inputs["advantages"].expand_as(targets)[targets] > 0
         low, high = self.learner_config.clip_range
         tally.loss += loss
         tally.targets += ratio.numel()

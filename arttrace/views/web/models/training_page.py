@@ -22,13 +22,14 @@ CHARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     ("Throughput", "trained tokens per second", ("tokens_per_second",)),
     ("Seconds by phase", "of each step", ("rollout_s", "score_s", "batch_s", "train_s", "step_s", "publish_s")),
+    ("Distance from the teacher", "mean over the trained tokens, nats", ("teacher_kl",)),
     ("Loss and gradient", "mean over the step", ("loss", "grad_norm")),
     ("Groups", "all, and those of equal rewards", ("groups", "groups_equal")),
 )
 """Title, unit and metrics of each chart; those whose metrics no step has are left out."""
 
 _MOST_EVALUATIONS = 6
-_METHODS = {"grpo": "GRPO", "sft": "SFT", "dpo": "DPO", "fork": "fork"}
+_METHODS = {"grpo": "GRPO", "distill": "distillation", "sft": "SFT", "dpo": "DPO", "fork": "fork"}
 
 
 class QueuedGroups(msgspec.Struct, frozen=True):

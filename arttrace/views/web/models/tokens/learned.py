@@ -35,10 +35,12 @@ SHORT = {"clipped": "clipped", "masked": "masked", "left_out": "left out", "far"
 """The same in a count."""
 NO_ROOM = "no numbers of this sequence: its advantage was 0, or it is among the {:,} tokens without room in the file"
 
-METHODS = {"grpo": "GRPO", "sft": "SFT", "dpo": "DPO", "fork": "a fork"}
+METHODS = {"grpo": "GRPO", "distill": "distillation", "sft": "SFT", "dpo": "DPO", "fork": "a fork"}
 NO_NUMBERS = {
     "grpo": "The learner's own log-probability of each token of this sequence is not on this machine: the step did not "
     "compute it (the advantage was 0), or the version was pruned or made before they were kept.",
+    "distill": "The learner's own log-probability of each token of this sequence is not on this machine: the version "
+    "was pruned.",
     "sft": "SFT trained on the text of every answer in the run, tokenised anew, whoever sampled it, and keeps no "
     "numbers of single tokens. What is marked here is what GRPO trains.",
     "dpo": "DPO compared the text of the answers in this run's last history with those of another run, tokenised anew, "
@@ -94,11 +96,12 @@ class Learned(msgspec.Struct, frozen=True):
         return ", ".join(f"{count:,} {SHORT[name]}" for name, count in counts.items() if count) or "all counted whole"
 
 
-class LearnedColumns(msgspec.Struct, frozen=True):
-    """The same as arrays, one entry per trained token that the file has."""
+class LearnedColumns(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The same as arrays, one entry per trained token that the file has; `advantages` are there where each token has
+    its own, and `advantage` is null."""
 
     version: str
-    advantage: float
+    advantage: float | None
     places: tuple[int, ...]
     logprobs: tuple[float, ...]
     ratios: tuple[float, ...]
@@ -107,6 +110,7 @@ class LearnedColumns(msgspec.Struct, frozen=True):
     masked: tuple[bool, ...]
     far: tuple[bool, ...]
     without_room: int
+    advantages: tuple[float, ...] = ()
 
 
 class Farthest(msgspec.Struct, frozen=True):
@@ -162,9 +166,11 @@ def why_no_numbers(rows: Iterable[Sequence[Any]]) -> tuple[str, ...]:
 def in_columns(one: Learned) -> LearnedColumns:
     """As arrays, for programs."""
     tokens = one.tokens.values()
+    advantages = tuple(token.advantage for token in tokens)
+    same = len(set(advantages)) < 2
     return LearnedColumns(
         one.version,
-        next((token.advantage for token in tokens), 0.0),
+        next(iter(advantages), 0.0) if same else None,
         tuple(one.tokens),
         tuple(token.logprob for token in tokens),
         tuple(token.ratio for token in tokens),
@@ -173,15 +179,18 @@ def in_columns(one: Learned) -> LearnedColumns:
         tuple(token.masked for token in tokens),
         tuple(token.far for token in tokens),
         one.without_room,
+        () if same else advantages,
     )
 
 
 def _by_place(one: LearnedSequence) -> dict[int, LearnedToken]:
     return {
         place: LearnedToken(
-            logprob, ratio, one.advantage, *(bool(flags & flag) for flag in (CLIPPED, LEFT_OUT, MASKED, FAR))
+            logprob, ratio, advantage, *(bool(flags & flag) for flag in (CLIPPED, LEFT_OUT, MASKED, FAR))
         )
-        for place, logprob, ratio, flags in zip(one.places, one.logprobs, one.ratios, one.flags, strict=True)
+        for place, logprob, ratio, advantage, flags in zip(
+            one.places, one.logprobs, one.ratios, one.advantages, one.flags, strict=True
+        )
     }
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import click
 
-from arttrace.commands.shared.progress import Progress, say
+from arttrace.commands.shared.progress import say
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
-from trainer.commands.train.report import print_hint, print_step, print_uses, require_base_model, uses_document
+from trainer.commands.train.report import print_hint, print_uses, require_base_model, uses_document
+from trainer.commands.train.sampled.steps import tell, train_steps
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import TrainingBatch, make_batch
 from trainer.grpo.shares import build, choose_groups, share_out
@@ -28,12 +28,10 @@ from trainer.policies.retention import KEPT_STATES
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
-from trainer.step.signals import stop_on_signals
 from trainer.step.version import PublishingGateway
 
 _SKIPPED = "all rewards within each group are equal, so there is nothing to learn from them"
 _SKIPPED_HINT = "Run the scenarios more often, take harder ones, or score them by a finer rubric."
-_INTERRUPTED = 130
 
 
 def train_grpo(
@@ -78,9 +76,9 @@ def train_grpo(
             del groups  # not held during the step
             if number == 0:
                 require_trainable(made)
-                _tell(left_out_lines(choice.left_out))
+                tell(left_out_lines(choice.left_out))
             others = {reason: count for reason, count in made.left_out.items() if reason not in choice.left_out}
-            _tell(left_out_lines(others, calls=made.quarantined))
+            tell(left_out_lines(others, calls=made.quarantined))
             yield made, clock
 
     if not shares:
@@ -113,26 +111,7 @@ def train_grpo(
         max_staleness=max_staleness,
         keep_states=keep_states,
     )
-    stop = threading.Event()
-
-    reporting.begin()
-    trainer.learner.progress = lambda total: Progress(total, "tokens of the step", tells_short=False)
-    with stop_on_signals(stop, say), reporting:  # Ctrl-C waits for trackers too
-        trainer.resume()
-        for number in range(len(shares)):
-            if stop.is_set():
-                click.echo(
-                    f"stopped after {number} of {quantity(len(shares), 'step')}; the other runs are as they were",
-                    err=True,
-                )
-                sys.exit(_INTERRUPTED)
-            due = ready[number] if number < len(ready) else next(coming)
-            done = trainer.train_on(*due) if due else None
-            if done is None:
-                print_skip(as_json)
-            else:
-                print_step(done, as_json=as_json)
-                reporting.catch_up()
+    train_steps(trainer, chain(ready, coming), len(shares), reporting=reporting, skipped=print_skip, as_json=as_json)
 
 
 def print_skip(as_json: bool) -> None:
@@ -189,8 +168,3 @@ def print_plan(
     for line in left_out_lines(left_out, calls=batch.quarantined):
         click.echo(f"  {line}")
     print_hint(lambda: require_trainable(dataclasses.replace(batch, left_out=left_out)))
-
-
-def _tell(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)
