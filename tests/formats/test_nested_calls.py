@@ -186,3 +186,156 @@ def test_a_cost_that_both_records_state_counts_once(tmp_path: Path) -> None:
         store.append([outer(**{"gen_ai.cost.total_cost": 0.02}), inner(**{"operation.cost": 0.01})])
         [run] = store.trajectories()
         assert cost_of_run(store, run.id, Prices({}, {})) == Cost(0.01, stated_usd=0.01)
+
+
+def traced(tracer: str, id: str, up: str | None, name: str, **said: Any) -> dict[str, Any]:
+    """One call of a model, as its file has it; `said` is its answer, tokens, cost and the id of the answer."""
+    answer, cost, of_answer = said.get("answer", "y"), said.get("cost"), said.get("of_answer")
+    tokens = said.get("tokens", (3, 2))
+    asked = [{"role": "user", "content": "x?"}]
+    message = {"role": "assistant", "content": answer}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    times = [f"2026-01-01T00:00:{second:02}Z" for second in (int(id, 16), 40 - int(id, 16))]
+    usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]} if tokens else {}
+    if tracer == "weave":
+        output = {"id": of_answer, "object": "chat.completion", "model": "m", "choices": choices, "usage": usage}
+        costs = {"m": {"prompt_tokens_total_cost": cost, "completion_tokens_total_cost": 0.0}}
+        return {
+            **{"id": id * 16, "trace_id": TRACE, "parent_id": up and up * 16, "op_name": name, "project_id": "p"},
+            **{"started_at": times[0], "ended_at": times[1], "attributes": {}, "exception": None},
+            **{"inputs": {"model": "m", "messages": asked}, "output": output},
+            "summary": {"usage": {"m": {"requests": 1, **usage}}, "weave": {"costs": costs}},
+        }
+    if tracer == "langsmith":
+        return {
+            **{"id": id * 16, "trace_id": TRACE, "parent_run_id": up and up * 16, "run_type": "llm", "name": name},
+            **{"start_time": times[0], "end_time": times[1], "total_cost": cost, "error": None, **usage},
+            **{"inputs": {"model": "m", "messages": asked}, "outputs": {"id": of_answer, "choices": choices}},
+        }
+    ends = [float(int(id, 16)), 40.0 - int(id, 16)]
+    return {
+        **{"span_id": id * 16, "root_span_id": TRACE, "span_parents": up and [up * 16], "id": id},
+        **{"span_attributes": {"type": "llm", "name": name}, "created": times[0]},
+        **{"input": asked, "output": choices, "metadata": {"model": "m"}},
+        "metrics": {"start": ends[0], "end": ends[1], "estimated_cost": cost, **usage},
+    }
+
+
+def of_file(rows: list[dict[str, Any]], directory: Path) -> tuple[list[str], Cost, tuple[Any, ...]]:
+    """The calls of the run by their first digits, the same in SQL; its cost, and its tokens as SQL and lists say it."""
+    found = read_file("\n".join(map(json.dumps, rows)).encode(), "rows")
+    assert (found.refused, found.unread) == (0, {})
+    with Store.open(DataDir(directory), create=True) as store:
+        store.append(found.records)
+        [run] = store.trajectories()
+        [summary] = store.summaries()
+        in_sql = store.sql("SELECT span_id FROM calls ORDER BY started, span_id")[1]
+        [counts] = store.sql("SELECT calls, input_tokens, output_tokens FROM trajectories")[1]
+        cost = cost_of_run(store, run.id, Prices({}, {}))
+        assert sum(one.usd or 0.0 for one in costs_by(store, "model", Prices({}, {})).values()) == (cost.usd or 0.0)
+    calls = [placed.call.span_id for placed in run.calls]
+    assert [id for (id,) in in_sql] == calls
+    assert counts == (summary.calls, summary.input_tokens, summary.output_tokens)
+    assert summary.calls == len(calls)
+    return [id[0] for id in calls], cost, counts[1:]
+
+
+@pytest.mark.parametrize(
+    ("tracer", "above", "below", "said"),
+    [
+        ("weave", "litellm.completion", "openai.chat.completions.create", {"of_answer": "r1"}),
+        ("weave", "litellm.completion", "openai.chat.completions.create", {}),
+        ("langsmith", "ChatOpenAI", "wrap_openai", {}),
+        ("langsmith", "llm", "llm", {"of_answer": "r1", "tokens": None}),
+        ("braintrust", "ask", "Chat Completion", {"tokens": None}),
+        ("braintrust", "llm", "llm", {}),
+    ],
+    ids=["weave", "weave, no id", "langsmith", "langsmith, one id", "braintrust", "braintrust, one name"],
+)
+def test_two_records_of_one_call_in_a_tracers_file_are_one(
+    tracer: str, above: str, below: str, said: dict[str, Any], tmp_path: Path
+) -> None:
+    """Their spans do not say which SDK made them."""
+    rows = [traced(tracer, "a", None, above, cost=0.25, **said), traced(tracer, "b", "a", below, cost=0.25, **said)]
+    calls, cost, tokens = of_file(rows, tmp_path)
+    assert (calls, cost) == (["b"], Cost(0.25, stated_usd=0.25))
+    assert tokens == ((None, None) if said.get("tokens", 1) is None else (3, 2))
+
+
+@pytest.mark.parametrize(
+    ("tracer", "above", "below"),
+    [
+        ("weave", {}, {"answer": "z"}),
+        ("langsmith", {}, {"tokens": (4, 2)}),
+        ("braintrust", {"tokens": None}, {"tokens": None}),
+    ],
+    ids=["other words", "other tokens", "one name, no tokens"],
+)
+def test_two_calls_of_a_tracers_file_are_two(
+    tracer: str, above: dict[str, Any], below: dict[str, Any], tmp_path: Path
+) -> None:
+    name = "openai.chat.completions.create"
+    rows = [traced(tracer, "a", None, name, cost=0.25, **above), traced(tracer, "b", "a", name, cost=0.25, **below)]
+    calls, cost, _ = of_file(rows, tmp_path)
+    assert (calls, cost) == (["a", "b"], Cost(0.5, stated_usd=0.5))
+
+
+@pytest.mark.parametrize(
+    ("tracer", "sums"),
+    [
+        ("weave", {"cost": 0.5, "tokens": (7, 5)}),
+        ("langsmith", {"cost": 0.5, "answer": "z"}),
+        ("braintrust", {"cost": 0.5, "tokens": None, "answer": "y and z"}),
+        ("langsmith", {"cost": 0.3, "tokens": (7, 5)}),
+    ],
+    ids=["both", "cost, tokens of one", "cost alone", "tokens alone"],
+)
+def test_a_span_that_says_the_sum_of_the_calls_inside_it_is_none(
+    tracer: str, sums: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [
+        traced(tracer, "a", None, "openai.chat.completions.create", **sums),
+        traced(tracer, "b", "a", "openai.chat.completions.create", cost=0.25, tokens=(3, 2)),
+        traced(tracer, "c", "a", "openai.chat.completions.create", cost=0.25, tokens=(4, 3), answer="z"),
+    ]
+    assert of_file(rows, tmp_path) == (["b", "c"], Cost(0.5, stated_usd=0.5), (7, 5))
+
+
+def test_a_sum_that_is_of_other_numbers_is_a_call(tmp_path: Path) -> None:
+    inside = [traced("langsmith", id, "a", "llm", cost=0.25) for id in "bc"]
+    calls, cost, tokens = of_file([traced("langsmith", "a", None, "llm", cost=0.75), *inside], tmp_path)
+    assert (calls, cost, tokens) == (["a", "b", "c"], Cost(1.25, stated_usd=1.25), (9, 6))
+
+
+def test_a_cost_that_only_the_span_of_several_calls_states_is_divided_among_them(tmp_path: Path) -> None:
+    """By their tokens."""
+    inside = [traced("braintrust", "b", "a", "llm"), traced("braintrust", "c", "a", "llm", tokens=(10, 5))]
+    above = traced("braintrust", "a", None, "llm", cost=0.5, tokens=(13, 7))
+    assert of_file([above, *inside], tmp_path) == (["b", "c"], Cost(0.5, stated_usd=0.5), (13, 7))
+
+
+def test_spans_without_a_scope_are_records_of_one_call_by_the_id_of_the_answer(tmp_path: Path) -> None:
+    same = {"gen_ai.response.id": "r1"}
+    spans = [msgspec.structs.replace(one, scope_name="") for one in (outer(**same), inner(**same))]
+    assert calls(spans, tmp_path) == ["b"]
+
+
+def test_a_span_that_came_twice_is_in_a_sum_once(tmp_path: Path) -> None:
+    inside = [traced("braintrust", "b", "a", "llm"), traced("braintrust", "c", "a", "llm", tokens=(10, 5))]
+    above = traced("braintrust", "a", None, "llm", cost=0.5, tokens=(13, 7))
+    again = {**inside[0], "input": [{"role": "user", "content": "x?"}, {"role": "user", "content": "and?"}]}
+    assert of_file([above, *inside, again], tmp_path) == (["b", "c"], Cost(0.5, stated_usd=0.5), (13, 7))
+
+
+def test_a_sum_of_costs_is_found_by_whatever_name_they_are_stated(tmp_path: Path) -> None:
+    spans = [
+        outer("all", **{"langfuse.observation.cost_details": '{"input": 0.5, "output": 0.25}'}),
+        inner("b", **{"llm.cost.prompt": 0.25, "llm.cost.completion": 0.25}),
+        inner("c", **{"operation.cost": "0.25"}),
+    ]
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(spans)
+        [run] = store.trajectories()
+        assert [placed.call.span_id[0] for placed in run.calls] == ["b", "c"]
+        assert store.sql("SELECT calls FROM trajectories")[1] == [(2,)]
+        assert cost_of_run(store, run.id, Prices({}, {})) == Cost(0.75, stated_usd=0.75)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from arttrace.records.values.lenient_json import json_object
+from arttrace.records import semconv
+from arttrace.records.values.lenient_json import json_object, read_json
+from arttrace.records.values.nesting import UNREADABLE
 
 
 def stated_cost(*amounts: Any) -> float | None:
@@ -26,6 +28,23 @@ def cost_of_usage(usage: Mapping[str, Any]) -> float | None:
     what OpenRouter takes; what the provider takes is beside it, where it is also said of other calls."""
     of_provider = json_object(usage.get("cost_details")).get("upstream_inference_cost")
     return stated_cost(usage.get("cost"), of_provider if usage.get("is_byok") is True else None)
+
+
+def cost_of_call(attributes: Mapping[str, Any]) -> float | None:
+    """What the attributes of a call state under the first of the names that senders have for it, None where they state
+    nothing. store/rows/view_parts/stated_cost.py has the same in SQL."""
+    for name in semconv.STATED_COSTS:
+        if (whole := stated_cost(attributes.get(name))) is not None:
+            return whole
+    parts = stated_cost(*(attributes.get(name) for name in semconv.STATED_COSTS_OF_PARTS))
+    if parts is not None:
+        return parts
+    by_kind = attributes.get(semconv.STATED_COSTS_IN_JSON)
+    try:
+        amounts = json_object(read_json(by_kind) if isinstance(by_kind, str) else by_kind)
+    except UNREADABLE:
+        return None
+    return whole_cost(amounts.get("total"), *amounts.values())
 
 
 def _amount(given: Any) -> float | None:

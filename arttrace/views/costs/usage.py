@@ -15,6 +15,7 @@ from arttrace.store import AnyStore
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
 from arttrace.store.rows.view_parts.definition import BELONGS_TO, of_document
+from arttrace.store.rows.view_parts.stated_cost import stated_cost
 from arttrace.store.sql_text import listed, quoted
 from arttrace.views.costs.prices import TIERS, Prices, Usage
 
@@ -44,27 +45,21 @@ _MODEL = f"""coalesce(CASE {_PROVIDER} WHEN 'aws.bedrock' THEN {of_document(semc
 _TIER = "CASE " + " ".join(f"WHEN c.input_tokens > {tier} THEN {tier}" for tier in reversed(TIERS)) + " ELSE 0 END"
 _IS_CALL = f"""c.operation IN {semconv.CALL_OPERATIONS} AND c.end_ns > 0
         AND NOT (c.error IS NOT NULL AND used IS NULL AND stated IS NULL)"""
-
-
-def _amount(value: str) -> str:
-    amount = f"TRY_CAST({value} AS DOUBLE)"
-    return f"CASE WHEN isfinite({amount}) AND {amount} >= 0 THEN {amount} END"
-
-
-_BY_KIND = f"TRY_CAST(TRY_CAST({of_document(semconv.STATED_COSTS_IN_JSON)} AS JSON) AS MAP(VARCHAR, DOUBLE))"
-_OF_PARTS = [_amount(of_document(name)) for name in semconv.STATED_COSTS_OF_PARTS]
-_STATED = f"""coalesce({", ".join(_amount(of_document(name)) for name in semconv.STATED_COSTS)},
-        CASE WHEN {" IS NOT NULL OR ".join(_OF_PARTS)} IS NOT NULL
-            THEN {" + ".join(f"coalesce({part}, 0)" for part in _OF_PARTS)} END,
-        {_amount(f"coalesce({_BY_KIND}['total'], list_sum(map_values({_BY_KIND})))")})"""
-_OF_OUTER = f"""(SELECT b.trace_id AS in_trace, b.span_id AS in_span, outer_stated FROM (
-        SELECT trace_id AS above_trace, span_id AS above, {_STATED} AS outer_stated FROM {{source}}
-        WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}')
-    JOIN span_records b ON b.trace_id = above_trace AND b.parent_span_id = above
-    WHERE b.operation IN {semconv.CALL_OPERATIONS} AND b.end_ns > 0 AND b.error IS NULL
-    QUALIFY 1 = row_number() OVER (
-        PARTITION BY above_trace, above ORDER BY b.output_tokens IS NULL, b.start_ns, b.span_id))"""  # noqa: S608
-"""What the outer one of two records of a call states, of the inner one, which counts."""
+_STATED = stated_cost()
+_TOKENS = "coalesce(input_tokens, 0) + output_tokens"
+_ABOVE = "OVER (PARTITION BY trace_id, above)"
+_OF_OUTER = f"""(SELECT trace_id AS in_trace, span_id AS in_span,
+        CASE WHEN sum({_TOKENS}) {_ABOVE} > 0 THEN outer_stated * ({_TOKENS}) / sum({_TOKENS}) {_ABOVE}
+            WHEN 1 = row_number() OVER (PARTITION BY trace_id, above ORDER BY start_ns, span_id)
+            THEN outer_stated END AS outer_stated
+    FROM (
+        SELECT b.*, above, outer_stated FROM (
+            SELECT trace_id AS above_trace, span_id AS above, {_STATED} AS outer_stated FROM {{source}}
+            WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}')
+        JOIN span_records b ON b.trace_id = above_trace AND b.parent_span_id = above
+        WHERE b.operation IN {semconv.CALL_OPERATIONS} AND b.end_ns > 0 AND b.error IS NULL
+        QUALIFY 1 = row_number() OVER (PARTITION BY b.trace_id, b.span_id ORDER BY b.bytes DESC)))"""  # noqa: S608
+"""What the outer one of two records of a call states, of the inner one, which counts; of several, by their tokens."""
 _USAGES = f"""SELECT {{name}}, {_MODEL}, c.policy_version, {_PROVIDER},
         coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, ''), {_TIER}, count(*),
         coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(TRY_CAST({_first(_CACHED)} AS BIGINT)), 0)::BIGINT,

@@ -3,12 +3,16 @@ LiteLLM, the inner that of the client which sent it. The inner one counts, being
 
 Right below the span of the outer there is then one answer by another SDK or version, or in another process, of the same
 model, and the two agree in what they answer (text and tool calls) or their tokens and differ in neither. An answer in
-log records is one, and is not compared. What is captured here was told apart as it ran.
+log records is one, and is not compared. The spans of a tracer's file do not say which SDK made them: another one did
+where the names differ, the answers have one id, or all agrees. What is captured here was told apart as it ran.
+
+An outer one that says the sum of several answers right below it, of their tokens or their costs, is none either.
 store/rows/view_parts/calls_once.py has the rule in SQL.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -18,12 +22,16 @@ import msgspec
 from arttrace.formats.sdks.tolerant import normalised
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
+from arttrace.records.values.costs import cost_of_call
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
 from arttrace.trajectories.decoding.operation import is_call, span_error
 
 ANSWERS_IN_LOGS = ("log gen_ai.choice", "log gen_ai.client.inference.operation.details")
 """The names of log records, as otlp/logs.py makes spans of them, that hold an answer."""
+
+SCOPES_OF_FILES = ("braintrust-export", "langfuse", "langsmith-export", "phoenix-export", "weave-export")
+"""The scopes that spans of tracers' files have, where those do not say which SDK made them."""
 
 _Key = tuple[str, str]
 
@@ -54,20 +62,17 @@ def once(spans: list[SpanRow]) -> list[SpanRow]:
 
 
 def _pairs(spans: list[SpanRow]) -> Iterator[tuple[SpanRow, SpanRow]]:
-    """Spans of another SDK's right below a span, each once."""
+    """Spans that lie right below another, each once."""
     foreign = {(span.trace_id, span.span_id): span for span in spans if semconv.TRAJECTORY_ID not in span.attributes}
     for span in foreign.values():
         above = foreign.get((span.trace_id, span.parent_span_id or ""))
-        if above is not None and _origin(above) != _origin(span):
+        if above is not None:
             yield above, span
 
 
-def _origin(span: SpanRow) -> tuple[Any, ...]:
-    return span.scope_name, span.scope_version, span.resource, span.origin
-
-
 def _is_told(outer: SpanRow, inside: list[SpanRow], logged: set[_Key]) -> bool:
-    """Whether one of these is a record of the call, and the only answer among them."""
+    """Whether these say it: one of them is a record of the call, and the only answer by another SDK among them, or it
+    is the sum of several."""
     if not outer.end_ns or span_error(outer) is not None:
         return False
     answers = [
@@ -78,7 +83,38 @@ def _is_told(outer: SpanRow, inside: list[SpanRow], logged: set[_Key]) -> bool:
         and is_call(read := normalised(span))
         and (semconv.OUTPUT_MESSAGES in read.attributes or (span.trace_id, span.span_id) in logged)
     ]
-    return len(answers) == 1 and _are_one(outer.attributes, answers[0].attributes)
+    others = [one for one in answers if _are_of_two(outer, one)]
+    return (len(others) == 1 and _are_one(outer.attributes, others[0].attributes)) or _is_sum(
+        outer.attributes, [one.attributes for one in answers]
+    )
+
+
+def _are_of_two(outer: SpanRow, inner: SpanRow) -> bool:
+    """Whether two SDKs made these, as far as it shows."""
+    if _origin(outer) != _origin(inner):
+        return True
+    one, other = outer.attributes, inner.attributes
+    id = one.get(semconv.RESPONSE_ID)
+    if id and id == other.get(semconv.RESPONSE_ID):
+        return True
+    said = _said(one)
+    return outer.scope_name in SCOPES_OF_FILES and (outer.name != inner.name or (all(said) and said == _said(other)))
+
+
+def _origin(span: SpanRow) -> tuple[Any, ...]:
+    return span.scope_name, span.scope_version, span.resource, span.origin
+
+
+def _is_sum(outer: dict[str, Any], inside: list[dict[str, Any]]) -> bool:
+    """Whether a span says of itself what several calls say together."""
+    if len(inside) < 2 or any(_models(outer).isdisjoint(_models(one)) for one in inside):
+        return False
+    counts, costs = [_said(one)[1] for one in inside], [cost_of_call(one) for one in inside]
+    whole, cost = _said(outer)[1], cost_of_call(outer)
+    if whole and all(counts) and whole == [sum(each) for each in zip(*counts, strict=True)]:
+        return True
+    known = [one for one in costs if one]
+    return bool(cost) and len(known) == len(costs) and math.isclose(cost or 0.0, sum(known), rel_tol=1e-9)
 
 
 def _are_one(outer: dict[str, Any], inner: dict[str, Any]) -> bool:

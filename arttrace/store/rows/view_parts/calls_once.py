@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Final
 
 from arttrace.formats.sdks.whole_traces.messages_elsewhere import OF_A_CLIENT
-from arttrace.formats.sdks.whole_traces.nested_calls import ANSWERS_IN_LOGS
+from arttrace.formats.sdks.whole_traces.nested_calls import ANSWERS_IN_LOGS, SCOPES_OF_FILES
 from arttrace.records import semconv
 from arttrace.store.rows.tables import SPANS
 from arttrace.store.rows.view_parts.definition import of_document
+from arttrace.store.rows.view_parts.stated_cost import stated_cost
 
 _IS_CALL = f"c.operation IN {semconv.CALL_OPERATIONS}"
 _OF_A_CLIENT = f"""text, '"scope_name":"{OF_A_CLIENT}')"""
@@ -37,29 +38,48 @@ def _words(of: str) -> str:
     return f"coalesce(array_to_string(list_transform({parts}, lambda part: {said}), ''), '')"
 
 
+_ID = semconv.RESPONSE_ID
+_OF_FILES = " OR ".join(f"""contains(t.text, '"scope_name":"{scope}"')""" for scope in SCOPES_OF_FILES)
 _NESTED = f"""(WITH pair AS MATERIALIZED (
         SELECT DISTINCT a.trace_id, a.span_id AS above, b.span_id AS below
         FROM span_records a JOIN span_records b ON b.trace_id = a.trace_id AND b.parent_span_id = a.span_id
         WHERE a.operation IN {semconv.CALL_OPERATIONS} AND b.operation IN {semconv.CALL_OPERATIONS}
             AND a.trajectory_id = a.trace_id AND b.trajectory_id = b.trace_id AND a.end_ns > 0 AND b.end_ns > 0
-            AND a.error IS NULL AND b.error IS NULL AND a.origin IS DISTINCT FROM b.origin)
-    SELECT trace_id, span_id, true, NULL FROM (
-            SELECT a.trace_id, a.span_id, b.span_id AS below, {_words("a.")} AS said, {_words("b.")} AS told,
-                list_has_any({_models("a.")}, {_models("b.")}) AS of_one_model,
-                a.input_tokens > 0 AND a.output_tokens > 0 AND b.input_tokens > 0 AND b.output_tokens > 0 AS counted,
-                a.input_tokens = b.input_tokens AND a.output_tokens = b.output_tokens AS as_many,
-                {of_document(semconv.OUTPUT_MESSAGES, of="b.")} IS NOT NULL OR EXISTS (FROM span_records l
-                    WHERE l.trace_id = b.trace_id AND l.parent_span_id = b.span_id AND l.name IN {ANSWERS_IN_LOGS})
-                    AS answers,
-                coalesce({of_document(semconv.TRAJECTORY_ID, of="a.")},
-                    {of_document(semconv.TRAJECTORY_ID, of="b.")}) IS NOT NULL AS captured
-            FROM pair p JOIN span_records a ON a.trace_id = p.trace_id AND a.span_id = p.above
-            JOIN span_records b ON b.trace_id = p.trace_id AND b.span_id = p.below)
-        GROUP BY trace_id, span_id HAVING count(DISTINCT below) FILTER (answers) = 1 AND NOT bool_or(captured)
+            AND a.error IS NULL AND b.error IS NULL),
+    compared AS (
+        SELECT a.trace_id, a.span_id, b.span_id AS below, {_words("a.")} AS said, {_words("b.")} AS told,
+            list_has_any({_models("a.")}, {_models("b.")}) AS of_one_model,
+            a.input_tokens > 0 AND a.output_tokens > 0 AND b.input_tokens > 0 AND b.output_tokens > 0 AS counted,
+            a.input_tokens = b.input_tokens AND a.output_tokens = b.output_tokens AS as_many,
+            a.input_tokens AS outer_input, a.output_tokens AS outer_output, b.input_tokens, b.output_tokens,
+            {stated_cost("a.")} AS outer_cost, {stated_cost("b.")} AS cost,
+            a.origin IS DISTINCT FROM b.origin OR {of_document(_ID, of="a.")} = {of_document(_ID, of="b.")}
+                OR (({_OF_FILES}) AND (a.name <> b.name OR (said <> '' AND said = told AND counted AND as_many)))
+                AS of_two,
+            {of_document(semconv.OUTPUT_MESSAGES, of="b.")} IS NOT NULL OR EXISTS (FROM span_records l
+                WHERE l.trace_id = b.trace_id AND l.parent_span_id = b.span_id AND l.name IN {ANSWERS_IN_LOGS})
+                AS answers,
+            coalesce({of_document(semconv.TRAJECTORY_ID, of="a.")},
+                {of_document(semconv.TRAJECTORY_ID, of="b.")}) IS NOT NULL AS captured
+        FROM pair p JOIN span_records a ON a.trace_id = p.trace_id AND a.span_id = p.above
+        JOIN span_records b ON b.trace_id = p.trace_id AND b.span_id = p.below
+        LEFT JOIN texts t ON t.id = a.origin
+        QUALIFY 1 = row_number() OVER (PARTITION BY a.trace_id, a.span_id, b.span_id
+            ORDER BY a.end_ns > 0 DESC, a.bytes DESC, b.end_ns > 0 DESC, b.bytes DESC))
+    SELECT trace_id, span_id, true, NULL FROM compared GROUP BY trace_id, span_id
+    HAVING NOT bool_or(captured) AND (
+        (count(*) FILTER (answers AND of_two) = 1
             AND bool_and(of_one_model
                 AND (said = '' OR told = '' OR said = told) AND (counted AND NOT as_many) IS NOT TRUE
-                AND ((said <> '' AND said = told) OR (counted AND as_many) IS TRUE)) FILTER (answers))"""  # noqa: S608
-"""The outer one of two records of a call by different SDKs. Only of such pairs the documents are read."""
+                AND ((said <> '' AND said = told) OR (counted AND as_many) IS TRUE)) FILTER (answers AND of_two))
+        OR (count(*) FILTER (answers) > 1 AND bool_and(of_one_model) FILTER (answers)
+            AND ((bool_and(counted IS TRUE) FILTER (answers)
+                    AND any_value(outer_input) = sum(input_tokens) FILTER (answers)
+                    AND any_value(outer_output) = sum(output_tokens) FILTER (answers))
+                OR (bool_and((outer_cost > 0 AND cost > 0) IS TRUE) FILTER (answers)
+                    AND abs(any_value(outer_cost) - sum(cost) FILTER (answers)) <= 1e-9 * any_value(outer_cost))))))"""  # noqa: S608
+"""The outer one of two records of a call by different SDKs, or of several calls. Only of such pairs the documents are
+read."""
 
 _TYPE = of_document(semconv.LOGFIRE_SPAN_TYPE, of="c.")
 _PLACEHOLDERS = f"""SELECT c.trace_id, c.span_id, true, NULL FROM span_records c
