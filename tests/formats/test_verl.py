@@ -203,6 +203,40 @@ def test_a_prompt_whose_roles_have_several_lines_stays_one_text(text: str) -> No
     assert ([message["content"] for message in prompt.messages], prompt.are_certain) == ([text], False)
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        "4\nuser\nAre you sure? I think it is",
+        "4\ntool\n5",
+        "4\nsystem\nStop.",
+        "user\nNo.",
+        "4\nuser",
+        "4\nassistant\n5",
+        "Hm.\nuser\n<tool_response>\n5\n</tool_response>\nassistant\n5\nuser\nNo.",
+    ],
+)
+@pytest.mark.parametrize("asks", ["assistant", "model"])
+def test_a_line_of_another_role_in_an_answer_is_not_certain_to_be_the_models(output: str, asks: str) -> None:
+    """What a user or an environment said is not imitated."""
+    turns = turns_of(output, prompt_of(f"user\n2 + 2?\n{asks}\n"))
+    assert turns.messages == [{"role": "assistant", "content": output}]
+    assert not turns.are_certain
+
+
+def test_a_role_that_is_named_in_a_line_or_in_a_result_is_no_turn() -> None:
+    prompt = prompt_of("user\n2 + 2?\nassistant\n")
+    assert turns_of("The user asks.\nuser: 4\n tool\nusers", prompt).are_certain
+    inside = "Hm.\nuser\n<tool_response>\nroot\nuser\nsystem\n</tool_response>\nassistant\n5"
+    turns = turns_of(inside, prompt)
+    assert ([message["role"] for message in turns.messages], turns.are_certain) == (
+        ["assistant", "user", "assistant"], True
+    )  # fmt: skip
+
+
+def test_a_line_of_a_role_is_not_certain_behind_a_prompt_of_no_template_either() -> None:
+    assert not turns_of("4\nuser\nAre you sure?", prompt_of("2 + 2 =")).are_certain
+
+
 def test_a_text_of_half_markers_is_read_once() -> None:
     piece = "user\n<tool_response>\n<tool_call>\n# Tools\n\n<tools>\nassistant\nuser\n"
     for prompt in (f"user\n{piece * 20_000}\nassistant\n", "user\nQ\nassistant\n"):

@@ -2,14 +2,15 @@
 
 A decoded text has lost the special tokens between turns: what is left are lines of a role's name, which anybody can
 write. So a prompt is taken apart only where each role has one line, and an answer only at the results of tools, as the
-templates of Qwen and Hermes print them. Any other text that looks like several turns stays one, and is not certain.
+templates of Qwen and Hermes print them. Any other text that looks like several turns, by a line that is a role's name,
+stays one, and is not certain.
 Source: the chat templates of Qwen 2.5 and 3, Gemma and Llama 3, and verl 0.9, tool_agent_loop.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from arttrace.formats.sdks.openai_messages import text_of
@@ -19,6 +20,8 @@ from arttrace.records.values.nesting import UNREADABLE
 _ASKED = re.compile(r"(?:^|\n)(assistant|model)\n(<think>\n(?:\n</think>\n\n)?)?\Z")
 """How a prompt ends that a template printed: it asks for the answer, some with thoughts that are begun or empty."""
 _ASKED_AS_LLAMA = "assistant\n\n"
+_ROLES = ("system", "user", "tool")
+"""Whose turns are not the model's."""
 _RESULTS, _RESULTS_END = "user\n<tool_response>\n", "\n</tool_response>\nassistant\n"
 _RESULT, _RESULT_END = "<tool_response>\n", "\n</tool_response>"
 _CALL, _CALL_END = "<tool_call>\n", "\n</tool_call>"
@@ -62,18 +65,19 @@ def prompt_of(text: str) -> PrintedPrompt:
         return whole._replace(are_certain=not text.endswith(_ASKED_AS_LLAMA))
     before, user, content = f"\n{text[: asks.start()]}\n".partition("\nuser\n")
     rules = before.removeprefix("\nsystem\n")
-    roles = [f"\n{role}\n" for role in ("system", "user", "tool", asks[1])]
-    if (
-        not user
-        or (before and rules == before)
-        or any(line in f"\n{said}\n" for said in (rules, content) for line in roles)
-    ):
+    roles = (*_ROLES, asks[1])
+    if not user or (before and rules == before) or _has_line(rules, roles) or _has_line(content, roles):
         return whole._replace(asks=asks[1], are_certain=False)
     rules, tools = _offered(rules)
     messages = [{"role": "system", "content": rules}] if rules else []
     messages.append({"role": "user", "content": content.removesuffix("\n")})
     begun = asks[2] or ""
     return PrintedPrompt(messages, tools, asks[1], "" if "</think>" in begun else begun)
+
+
+def _has_line(text: str, roles: Iterable[str]) -> bool:
+    """Whether a line of the text is the name of one of these."""
+    return any(f"\n{role}\n" in f"\n{text}\n" for role in roles)
 
 
 def _offered(rules: str) -> tuple[str, list[Any] | None]:
@@ -90,10 +94,11 @@ def _offered(rules: str) -> tuple[str, list[Any] | None]:
 
 def turns_of(text: str, prompt: PrintedPrompt) -> PrintedTurns:
     """What followed a prompt, taken apart at the results of tools. Calls are taken out of the answers where the prompt
-    offers the tools, and each call has a result. Those that are not certain are one answer, which holds more than the
-    model said."""
+    offers the tools, and each call has a result. Those that are not certain are one answer, which may hold more than
+    the model said."""
     parts = list(_parts(text)) if prompt.asks else [text]
-    if prompt.asks and any(f"\n{prompt.asks}\n" in f"\n{part}" for part in parts[::2]):
+    roles = {*_ROLES, "assistant", prompt.asks} - {""}
+    if any(_has_line(part, roles) for part in parts[::2]):
         return PrintedTurns([{"role": "assistant", "content": prompt.begun + text}], are_certain=False)
     parts[0] = prompt.begun + parts[0]
     messages: list[Message] = []
