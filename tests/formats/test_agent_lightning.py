@@ -79,6 +79,17 @@ def test_the_hook_and_the_api_give_the_same_runs() -> None:
     assert read(BY_HOOK.read_bytes())[1] == succeeded
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_a_reward_that_is_true_or_false_is_none(value: bool) -> None:
+    """As its trainer takes it."""
+    item = items()[0]
+    said = {**next(one for one in item["events"] if one["event_type"] == "reward"), "data": {"value": value}}
+    events = [one for one in item["events"] if one["event_type"] != "reward"]
+    found, [run] = shown(lines({**item, "events": [*events, said]}))
+    assert "rewards" not in run
+    assert found.left_out == {"rewards that are no numbers": 1}
+
+
 def test_the_events_of_a_rollout_may_be_by_attempt() -> None:
     item = items()[0]
     earlier = [{**one, "attempt_id": "9"} for one in item["events"][:1]]

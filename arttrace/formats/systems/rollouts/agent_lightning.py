@@ -1,7 +1,8 @@
 """Rollouts of Agent Lightning 1.0: one of its server's API, with its events as a hook or that API gives them. Pure.
 
 `events` are a list, or lists by the attempt; the run is the last attempt. Each request that the gateway passed on is a
-call, with what is captured of such a call: token ids and log-probabilities too. The last `reward` counts, as there.
+call, with what is captured of such a call: token ids and log-probabilities too. The last `reward` counts if it is a
+number, as there, where true and false are none.
 Rollouts of the same input are a group, and validations (`is_train` false) are held out. One that had not ended when it
 was written is incomplete. Source: Agent Lightning 1.0.2, schemas.py, server/proxy.py and verl/agl_rollout_manager.py.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.imported_run import SECOND, ImportedRun, hashed
+from arttrace.formats.imported_run import NO_NUMBERS, SECOND, ImportedRun, hashed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.formats.systems.exchanges import CHAT, attributes_of
@@ -76,7 +77,11 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     rewards = [json_object(one.get("data")) for one in events if one["event_type"] == _REWARD]
     yield from (LeftOutItem(EARLIER_REWARDS) for _ in rewards[:-1])
     yield _end(run, rollout, events, rewards, result)
-    yield from run.rewards({"reward": rewards[-1].get("value") if rewards else None})
+    value = rewards[-1].get("value") if rewards else None
+    if isinstance(value, bool):
+        yield LeftOutItem(NO_NUMBERS)
+    else:
+        yield from run.rewards({"reward": value})
 
 
 def _of_last_attempt(given: list[Any] | dict[str, Any], status: dict[str, Any]) -> tuple[list[Event], int]:
