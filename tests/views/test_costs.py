@@ -298,6 +298,8 @@ STORED = {**exchanged(cost=0.25)["response"], "object": "chat.completion", "mess
 LOGGED = {"messages": ASKED, "model": "m", "response": exchanged()["response"]}
 OWN_KEY = {"cost": 0.05, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.2}}
 OTHERS_KEY = {"cost": 0.25, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.25}}
+PERPLEXITYS = {"input_tokens_cost": 0.125, "output_tokens_cost": 0.0625, "request_cost": 0.0625, "total_cost": 0.25}
+PERPLEXITYS_RESPONSES = {"currency": "USD", "input_cost": 0.125, "output_cost": 0.125, "total_cost": 0.25}
 TRACE_OF_VERIFIERS = {
     "id": "t", "agent": {"name": "a"}, "task": {}, "ok": True,
     "nodes": [{"message": ASKED[0]}, {"parent": 0, "message": ANSWER, "sampled": True}],
@@ -336,6 +338,11 @@ OF_MINI_SWE_AGENT = {
         ([exchanged(**OWN_KEY)], 0.25),
         ([exchanged(**OTHERS_KEY)], 0.25),
         ([exchanged(cost=True)], None),
+        ([exchanged(cost=PERPLEXITYS)], 0.25),
+        ([of_openrouters_responses(cost=PERPLEXITYS_RESPONSES)], 0.25),
+        ([exchanged(cost={"amount": 0.25})], None),
+        ([exchanged(cost={"total_cost": None})], None),
+        ([exchanged(cost={**PERPLEXITYS_RESPONSES, "currency": "EUR"})], None),
         ([STORED], 0.25),
         ([of_openrouters_responses(cost=0.25)], 0.25),
         ([of_anthropics_messages(cost=0.25)], 0.25),

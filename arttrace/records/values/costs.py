@@ -24,10 +24,14 @@ def whole_cost(total: Any, *parts: Any) -> float | None:
 
 
 def cost_of_usage(usage: Mapping[str, Any]) -> float | None:
-    """What a `usage` object states: OpenRouter's does. Of a call by the caller's own key of a provider, `cost` is only
-    what OpenRouter takes; what the provider takes is beside it, where it is also said of other calls."""
+    """What a `usage` object states: OpenRouter's does, and Perplexity's, whose `cost` is an object with the total. Of a
+    call by the caller's own key of a provider, `cost` is only what OpenRouter takes; what the provider takes is beside
+    it, where it is also said of other calls."""
+    cost = usage.get("cost")
+    if isinstance(cost, dict):
+        return stated_cost(cost.get("total_cost")) if cost.get("currency", "USD") == "USD" else None
     of_provider = json_object(usage.get("cost_details")).get("upstream_inference_cost")
-    return stated_cost(usage.get("cost"), of_provider if usage.get("is_byok") is True else None)
+    return stated_cost(cost, of_provider if usage.get("is_byok") is True else None)
 
 
 def cost_of_call(attributes: Mapping[str, Any]) -> float | None:
