@@ -95,7 +95,8 @@ def version_rewards(steps: Sequence[PolicyStep]) -> dict[int, float]:
     for version, done in zip(before, ordered, strict=False):
         if "reward_mean" in done.metrics and not done.forked_from:
             sampled_by = max(0, version - round(done.metrics.get("staleness_mean", 0.0)))
-            runs = max(1.0, done.metrics.get("trajectories", 1.0))
+            # Of what a distillation trained on, a part may have a reward.
+            runs = done.metrics.get("trajectories_rewarded", max(1.0, done.metrics.get("trajectories", 1.0)))
             found.setdefault(sampled_by, []).append((done.metrics["reward_mean"], runs))
     return {
         version: sum(mean * runs for mean, runs in several) / sum(runs for _, runs in several)

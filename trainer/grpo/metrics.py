@@ -75,8 +75,9 @@ def _of_groups(batch: TrainingBatch) -> dict[str, float]:
 
 
 def _of_teacher(batch: TrainingBatch) -> dict[str, float]:
-    """The mean reward too, of the runs that have one."""
-    rewards = {"reward_mean": batch.reward_mean} if batch.policy_rewards else {}
+    """The mean reward too, of the runs that have one, and how many these are."""
+    rewarded = len(batch.policy_rewards)
+    rewards = {"reward_mean": batch.reward_mean, "trajectories_rewarded": float(rewarded)} if rewarded else {}
     return {"teacher_kl": batch.teacher_kl, "tokens_unrated": float(batch.unrated_tokens), **rewards}
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from arttrace.records.policy import PolicyStep, version_rewards
+from arttrace.records.policy import Consumed, PolicyStep, version_rewards
 from trainer.grpo.batch import TrainingBatch
 from trainer.grpo.metrics import step_numbers
 from trainer.learner.interface import StepMetrics
+from trainer.policies.retention import Keep, to_prune
 
 
 def step(number: int, reward: float, *, stale: float = 0.0, runs: float = 8.0) -> PolicyStep:
@@ -28,6 +29,17 @@ def test_imitation_has_no_reward() -> None:
     assert version_rewards([PolicyStep(policy="p", step=1, adapter="", metrics={"loss": 1.0}), step(2, 0.5)]) == {
         1: 0.5
     }
+
+
+def test_a_distillation_weighs_by_the_runs_that_have_a_reward() -> None:
+    """Of a hundred runs that it trained on one was rewarded; the best of the versions is kept by what they earned."""
+    runs = [Consumed(str(number), "r") for number in range(100)]
+    batch = TrainingBatch(method="distill", consumed=tuple(runs), policy_rewards=(1.0,))
+    numbers = step_numbers(batch, StepMetrics(trajectories=len(runs)))
+    distilled = PolicyStep(policy="p", step=2, adapter="", metrics=numbers, method="distill")
+    earned = version_rewards([step(1, 0.0), distilled, step(3, 0.2, stale=1, runs=10), step(4, 0.5, runs=10)])
+    assert earned[1] == pytest.approx((1 * 1.0 + 10 * 0.2) / 11)
+    assert to_prune(range(1, 7), earned, Keep(best=1, latest=1)) == [1, 2, 4]
 
 
 def test_a_fork_begins_with_no_reward_of_its_own() -> None:
