@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,6 @@ class LocalBackend:
         self._program = _PROGRAM
         self._server: Child | None = None
         self._own_trainers: dict[str, TrainerProcess] = {}
-        self._examples: set[str] = set()
         self._closed = False
 
     async def __aenter__(self) -> LocalBackend:
@@ -243,7 +242,7 @@ class LocalBackend:
         """
         settings = own_settings({"method": "sft", **settings})
         trainer = self._trainer(model)
-        found = await take_examples(trajectories, config or TrainSFTConfig(), self._examples, self._store)
+        found = await take_examples(trajectories, config or TrainSFTConfig(), self._store)
         await asyncio.to_thread(copy_runs, found.captured, self.data)
         await self._require_server()
         try:
@@ -253,10 +252,12 @@ class LocalBackend:
             raise
         return TrainedSteps(made, model.get_step)
 
-    async def _store(self, records: Sequence[SpanRow]) -> None:
+    async def _store(self, runs: Mapping[str, Sequence[SpanRow]]) -> None:
         def append() -> None:
             with open_store(self.data, create=True) as store:
-                store.append(records)
+                there = {one.id for one in store.summaries(ids=list(runs))}  # what was stored may have been pruned
+                if new := [span for id, spans in runs.items() if id not in there for span in spans]:
+                    store.append(new)
 
         await asyncio.to_thread(append)
 

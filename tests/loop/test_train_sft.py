@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,26 @@ async def test_a_captured_run_is_imitated_as_it_ran_or_by_what_its_trajectory_sa
     assert set(runs) == set(batch["ids"])
 
 
+async def test_what_was_pruned_between_two_calls_is_kept_again(
+    backend: art.LocalBackend, model: art.TrainableModel
+) -> None:
+    """A store that is held to a size loses these runs first: their time is long past. What is there stays as it is."""
+    given = [asked("a", "A"), asked("b", "B")]
+    async with backend:
+        await model.register(backend)
+        await model.train_sft(given[:1])
+        with Store.open(backend.data) as store:
+            assert store.prune(max_bytes=1).trajectories == 1
+        await model.train_sft(given)
+        with Store.open(backend.data) as store:
+            size = store.sql("SELECT count(*) FROM span_records")[1]
+        await model.train_sft(given)
+        with Store.open(backend.data) as store:
+            assert store.sql("SELECT count(*) FROM span_records")[1] == size
+    _, [[batch], _], _ = ordered(backend)
+    assert [imitated(run) for run in kept(backend, batch["ids"]).values()] in ([["A"], ["B"]], [["B"], ["A"]])
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -146,7 +166,7 @@ async def test_what_is_no_trajectory_to_imitate_is_refused(given: Any, said: str
         raise AssertionError("nothing is kept")
 
     with pytest.raises(ArttraceError, match=said) as shown:
-        await take_examples(given, art.TrainSFTConfig(), set(), keep)
+        await take_examples(given, art.TrainSFTConfig(), keep)
     assert shown.value.hint
 
 
@@ -197,10 +217,10 @@ def test_many_are_kept_some_at_a_time(backend: art.LocalBackend) -> None:
             asked_for = number
             yield asked(f"question {number % 500}", "A")
 
-    async def keep(records: Sequence[Any]) -> None:
-        kept_so_far.append(len({one.trace_id for one in records}))
+    async def keep(runs: Mapping[str, Any]) -> None:
+        kept_so_far.append(len(runs))
         assert asked_for < sum(kept_so_far) + 64
 
-    found = asyncio.run(take_examples(endless(), art.TrainSFTConfig(batch_size=10), set(), keep))
+    found = asyncio.run(take_examples(endless(), art.TrainSFTConfig(batch_size=10), keep))
     assert sum(kept_so_far) == 500, "what is there again is not kept again"
     assert [len(one.ids) for one in found.batches] == [10] * 100

@@ -37,16 +37,14 @@ class Examples:
 async def take_examples(
     trajectories: Iterable[Trajectory],
     config: TrainSFTConfig,
-    known: set[str],
-    keep: Callable[[Records], Awaitable[None]],
+    keep: Callable[[Mapping[str, Records]], Awaitable[None]],
 ) -> Examples:
     """Have trajectories kept as runs, some at a time, and share them out over optimizer steps in their order.
 
     Args:
         trajectories: What is to be imitated.
         config: How many make a step, its learning rate, and which messages are imitated.
-        known: The ids of runs that were kept before; new ones are added.
-        keep: Stores records, wherever the trainer reads.
+        keep: Stores the records of runs, by their ids, wherever the trainer reads, of those that are not there.
 
     Returns:
         The batches, and the directories of captured runs.
@@ -58,6 +56,7 @@ async def take_examples(
     """
     ids: list[str] = []
     captured: dict[str, DataDir] = {}
+    known: set[str] = set()
     given = iter(_checked(trajectories))
     while part := list(islice(given, _AT_ONCE)):
         made = await asyncio.to_thread(_examples, part, config.assistant_turns)
@@ -67,7 +66,7 @@ async def take_examples(
                 captured[id] = one.recorded_in
         new = {id: records for id, records in made if records and id not in known}
         if new:
-            await keep([one for records in new.values() for one in records])
+            await keep(new)
             known.update(new)
     if not ids:
         raise TrainingError("there is no trajectory to imitate", "Pass a list of them: train_sft([trajectory]).")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from arttrace.loop.remote.submission import submit, upload_captured
 from arttrace.loop.trajectory import Trajectory
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
-from arttrace.system.errors import ServingError
+from arttrace.system.errors import ServingError, TrainingError
 
 
 class ServerBackend:
@@ -46,7 +46,8 @@ class ServerBackend:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.data = recorder().settings.data
         self._connection = ServerConnection(url, api_key)
-        self._examples: set[str] = set()
+        self._uploaded: set[str] = set()
+        """The runs to imitate that the server has, as far as is known."""
 
     async def __aenter__(self) -> ServerBackend:
         return self
@@ -147,12 +148,20 @@ class ServerBackend:
             ServingError: The server does not answer.
         """
         settings = own_settings({"method": "sft", **settings})
-        found = await take_examples(trajectories, config or TrainSFTConfig(), self._examples, self._upload)
+        found = await take_examples(trajectories, config or TrainSFTConfig(), self._upload)
         await upload_captured(self._connection, found.captured)
-        return TrainedSteps(await self._connection.imitate(found.batches, settings), model.get_step)
+        try:
+            made = await self._connection.imitate(found.batches, settings)
+        except TrainingError:
+            self._uploaded.clear()  # they may have been pruned there
+            raise
+        return TrainedSteps(made, model.get_step)
 
-    async def _upload(self, records: Sequence[SpanRow]) -> None:
-        await self._connection.upload([encode_record(one) for one in records])
+    async def _upload(self, runs: Mapping[str, Sequence[SpanRow]]) -> None:
+        new = {id: spans for id, spans in runs.items() if id not in self._uploaded}
+        if new:
+            await self._connection.upload([encode_record(span) for spans in new.values() for span in spans])
+            self._uploaded.update(new)
 
     async def log(self, model: TrainableModel, numbers: LoggedNumbers, report_to: Sequence[str]) -> None:
         """Have the server send numbers of a step to trackers.

@@ -130,6 +130,16 @@ def test_what_cannot_be_imitated_is_said(
     assert (refused.error, refused.steps) == (said, [])
 
 
+def test_what_to_do_about_runs_that_are_not_in_the_store_is_said(trainer: OrderedTrainer) -> None:
+    imitated = ordered(trainer, ((PEAR, "unknown"), 1e-3))
+    compared = trainer.fill(TrainOrder(1, {"lora_rank": 8}, (OrderedGroup("a", ("a-0", "unknown")),)))
+    assert imitated.error == compared.error == "1 of 2 runs not in the store, unknown for one."
+    assert imitated.hint == compared.hint
+    assert imitated.hint is not None
+    assert "pruned" in imitated.hint
+    assert "train_sft" in imitated.hint
+
+
 def test_groups_and_batches_in_one_order_are_refused(trainer: OrderedTrainer) -> None:
     given = (OrderedGroup("a", ("a-0", "a-1")),), (OrderedBatch((PEAR,), 1e-3),)
     refused = trainer.fill(TrainOrder(1, SETTINGS, *given))

@@ -63,6 +63,8 @@ class StandInTrainer:
 
     async def imitate(self, batches: Sequence[OrderedBatch], settings: dict[str, Any]) -> list[TrainedStep]:
         self.imitated.append((batches, settings))
+        if self.error is not None:
+            raise self.error
         return [TrainedStep("policy@1", "adapter", {}, {"runs without an answer": 1})]
 
     async def log(self, numbers: LoggedNumbers, settings: dict[str, Any]) -> None:
@@ -443,6 +445,38 @@ async def test_trajectories_to_imitate_are_uploaded_and_ordered(desk: Desk, tmp_
         there = {run.id: run for run in store.trajectories(ids=[one, other, last])}
     answers = [there[id].nodes[-1].message.text for id in (one, other)]
     assert (answers, len(there)) == (["42", "six by seven"], 3)
+
+
+async def test_what_was_uploaded_is_uploaded_again_after_an_order_that_failed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The server's store may have been pruned since."""
+    arttrace.init(dir=tmp_path / "client")
+    uploads: list[int] = []
+    upload = ServerConnection.upload
+
+    async def counted(self: ServerConnection, lines: Sequence[bytes]) -> None:
+        uploads.append(len(lines))
+        await upload(self, lines)
+
+    monkeypatch.setattr(ServerConnection, "upload", counted)
+    said = [art.Trajectory([*MESSAGES, {"role": "assistant", "content": "42"}])]
+    try:
+        async with art.ServerBackend(desk.url) as backend:
+            model = art.TrainableModel("policy", "somewhere/base")
+            await model.register(backend)
+            await model.train_sft(said)
+            await model.train_sft(said)
+            assert len(uploads) == 1
+            desk.trainer.error = TrainingError("1 of 1 run not in the store")
+            with pytest.raises(TrainingError, match="not in the store"):
+                await model.train_sft(said)
+            desk.trainer.error = None
+            await model.train_sft(said)
+    finally:
+        arttrace.shutdown()
+    assert len(uploads) == 2
+    assert uploads[0] == uploads[1]
 
 
 async def test_a_batch_of_what_is_no_id_is_refused(desk: Desk) -> None:

@@ -341,7 +341,9 @@ class OrderedTrainer:
         found = {one.id: one for one in self._store.trajectories(ids=sorted(ids))}
         if missing := sorted(ids - found.keys()):
             raise TrainingError(
-                f"{len(missing)} of {quantity(len(ids), 'run')} not in the store, {missing[0]} for one."
+                f"{len(missing)} of {quantity(len(ids), 'run')} not in the store, {missing[0]} for one.",
+                "Runs that were pruned are gone: call train_sft again, which stores what its trajectories say, or "
+                "gather new runs for a step.",
             )
         return found
 
