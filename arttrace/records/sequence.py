@@ -38,8 +38,8 @@ class TokenSequence(msgspec.Struct, frozen=True):
 class NotTrained(StrEnum):
     """Why a step does not train on something. The values are what `ls`, `show`, `train` and `status` print.
 
-    First the reasons why sampled tokens of a call are not targets, then those why a run, or one of its conversations,
-    is left out.
+    First the reasons why sampled tokens of a call are not targets, then those why a run, one of its conversations, or
+    a part of an answer is left out.
     """
 
     NO_TOKEN_IDS = "no token ids"
@@ -90,6 +90,7 @@ class NotTrained(StrEnum):
     NO_PROMPT = "an answer has no prompt before it"
     TOKEN_ACROSS_BORDER = "a token crosses the border of an answer"
     TOKENS_DIFFER = "the tokens of an answer do not spell it"
+    REASONING_DROPPED = "reasoning that the chat template drops"
 
 
 class TokenReport(msgspec.Struct, frozen=True):

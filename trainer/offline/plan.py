@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -57,14 +57,24 @@ class OfflinePlan:
     @property
     def left_out(self) -> dict[str, int]:
         """All that is not trained on, by reason."""
-        reasons = (*self.trajectories_left_out.items(), *self.conversations_left_out.items())
+        reasons = [*self.trajectories_left_out.items(), *self.conversations_left_out.items()]
+        if self.reasoning_dropped:
+            reasons.append((NotTrained.REASONING_DROPPED, self.reasoning_dropped))
         return {str(reason): count for reason, count in reasons}
+
+    @property
+    def reasoning_dropped(self) -> int:
+        """Answers that are learned without their reasoning, each once: the chat template does not print it."""
+        return sum(one.reasoning_dropped for one in {id(one): one for one in self._examples()}.values())
 
     @property
     def learned_tokens(self) -> int:
         """Tokens that enter the loss."""
-        examples = [*self.sft, *(example for pair in self.dpo for example in pair)]
-        return sum(sum(example.learned) for example in examples)
+        return sum(sum(example.learned) for example in self._examples())
+
+    def _examples(self) -> Iterator[TrainingExample]:
+        yield from self.sft
+        yield from (example for pair in self.dpo for example in pair)
 
 
 def plan_sft(

@@ -3,7 +3,7 @@
 Where an assistant message begins and ends is not asked of the template (few mark it, some mark it wrongly): it is what
 the template adds to the messages before. That is then proven: the learned tokens, decoded, must be that very text, and
 the text must hold what the message says. Of an answer that the model did not end, what the template adds behind it is
-not learned. What cannot be proven is left out, with the reason.
+not learned. What cannot be proven is left out, with the reason. Reasoning that the template does not print is counted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arttrace.records.message import Message, ReasoningPart
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.users_text import first_line
 from arttrace.trajectories.conversations import ChatMessage, Conversation, said, unsupported
@@ -19,10 +20,12 @@ from arttrace.trajectories.conversations import ChatMessage, Conversation, said,
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
-    """Token ids of shape (T,), and `learned` of shape (T,): whether each is part of an answer to be learned."""
+    """Token ids of shape (T,), and `learned` of shape (T,): whether each is part of an answer to be learned.
+    `reasoning_dropped` is the number of its answers whose reasoning is not among them."""
 
     token_ids: tuple[int, ...]
     learned: tuple[bool, ...]
+    reasoning_dropped: int = 0
 
 
 class Unprovable(Exception):
@@ -43,7 +46,7 @@ def render(conversation: Conversation, tokenizer: Any) -> list[TrainingExample]:
         starts = [_text(tokenizer, chat[:at], tools, asked=True) for at in conversation.targets]
     except Exception as error:  # templates raise what they like
         raise Unprovable(f"the chat template refuses it: {first_line(error)[:120]}") from error
-    spans = []
+    spans, dropped = [], []
     for at, start, end in zip(conversation.targets, starts, ends, strict=True):
         if not end.startswith(start):
             raise Unprovable(NotTrained.PROMPT_DIFFERS)
@@ -54,11 +57,13 @@ def render(conversation: Conversation, tokenizer: Any) -> list[TrainingExample]:
         if at in conversation.unended:
             stop = max(_stop(tokenizer, chat[: at + 1], tools, end), len(start))
         spans.append((len(start), stop))
+        dropped.append(_drops_reasoning(conversation.messages[at], answer))
     if all(ends[-1].startswith(text[: span[1]]) for text, span in zip(ends, spans, strict=True)):
-        return [_example(tokenizer, ends[-1][: spans[-1][1]], [span for span in spans if span[1] > span[0]])]
+        shown = [span for span in spans if span[1] > span[0]]
+        return [_example(tokenizer, ends[-1][: spans[-1][1]], shown, sum(dropped))]
     return [
-        _example(tokenizer, text[: span[1]], [span])
-        for text, span in zip(ends, spans, strict=True)
+        _example(tokenizer, text[: span[1]], [span], int(drops))
+        for text, span, drops in zip(ends, spans, dropped, strict=True)
         if span[1] > span[0]
     ]
 
@@ -99,7 +104,14 @@ def _stop(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, text: str) ->
     return stop
 
 
-def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> TrainingExample:
+def _drops_reasoning(message: Message, answer: str) -> bool:
+    """Whether `answer`, as the template prints it, lacks what the message's model thought before it. What stands in the
+    message's text too is only there if it is there once more."""
+    thoughts = (part.content.strip() for part in message.parts if isinstance(part, ReasoningPart))
+    return any(thought and answer.count(thought) <= message.text.count(thought) for thought in thoughts)
+
+
+def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]], reasoning_dropped: int) -> TrainingExample:
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
     starts: dict[int, int] = {}
@@ -118,4 +130,4 @@ def _example(tokenizer: Any, text: str, spans: Sequence[tuple[int, int]]) -> Tra
         if tokenizer.decode(ids[first : last + 1], clean_up_tokenization_spaces=False) != text[begin:end]:
             raise Unprovable(NotTrained.TOKENS_DIFFER)
         learned[first : last + 1] = [True] * (last + 1 - first)
-    return TrainingExample(tuple(ids), tuple(learned))
+    return TrainingExample(tuple(ids), tuple(learned), reasoning_dropped)

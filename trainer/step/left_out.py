@@ -33,14 +33,17 @@ def left_out_lines(
     *,
     conversations: Reasons | None = None,
     calls: Reasons | None = None,
+    reasoning_dropped: int = 0,
 ) -> Iterator[str]:
-    """A line for each reason, by what it counts: trajectories and conversations that are left out, and calls whose
-    tokens are not trained."""
+    """A line for each reason, by what it counts: trajectories and conversations that are left out, answers that are
+    learned without their reasoning, and calls whose tokens are not trained."""
     for count, reason in _counted(trajectories):
         remedy = f": {REMEDIES[NotTrained(reason)]}" if reason in _LASTING else ""
         yield f"left out: {quantity(count, 'trajectory')} ({reason}){remedy}"
     for count, reason in _counted(conversations or {}):
         yield f"left out: {quantity(count, 'conversation')} ({reason})"
+    if reasoning_dropped:
+        yield f"left out: {NotTrained.REASONING_DROPPED}, of {quantity(reasoning_dropped, 'answer')}"
     for count, reason in _counted(calls or {}):
         yield f"quarantined: {quantity(count, 'call')} ({reason})"
 

@@ -130,6 +130,21 @@ def test_what_cannot_be_imitated_is_said(
     assert (refused.error, refused.steps) == (said, [])
 
 
+def test_reasoning_that_the_template_drops_is_counted_and_said(store: Store, base_model: Path) -> None:
+    thought = {"role": "assistant", "content": "3", "reasoning_content": "A dozen is 36."}
+    read = Conversations("examples", ContentIds()).records(
+        {"messages": [{"role": "user", "content": "Pears?"}, thought]}
+    )
+    spans = [one for one in read if isinstance(one, SpanRow)]
+    store.append(spans)
+    said: list[str] = []
+    checkpoints = Checkpoints(store.data.policies, "policy")
+    trainer = OrderedTrainer(store.data, store, checkpoints, base_model, lambda one: said.append(one.said))
+    [step] = ordered(trainer, ((PEAR, spans[0].trace_id), 1e-3), ((spans[0].trace_id,), 1e-3)).steps
+    assert step["left_out"] == {"reasoning that the chat template drops": 1}
+    assert "left out: reasoning that the chat template drops, of 1 answer" in said
+
+
 def test_what_to_do_about_runs_that_are_not_in_the_store_is_said(trainer: OrderedTrainer) -> None:
     imitated = ordered(trainer, ((PEAR, "unknown"), 1e-3))
     compared = trainer.fill(TrainOrder(1, {"lora_rank": 8}, (OrderedGroup("a", ("a-0", "unknown")),)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,15 @@ def plan_ordered(
     return plan
 
 
+def offline_lines(plan: OfflinePlan) -> Iterator[str]:
+    """What the plan leaves out, in lines."""
+    return left_out_lines(
+        plan.trajectories_left_out,
+        conversations=plan.conversations_left_out,
+        reasoning_dropped=plan.reasoning_dropped,
+    )
+
+
 def _bounds(base_model: Path, terms: OfflineTerms, say: Callable[[str], None] | None) -> dict[str, Any]:
     return {
         "max_length": terms.max_length,
@@ -147,6 +156,7 @@ def _print_plan(checkpoints: Checkpoints, plan: OfflinePlan, as_json: bool) -> N
         "tokens_learned": plan.learned_tokens,
         "trajectories_left_out": plan.trajectories_left_out,
         "conversations_left_out": plan.conversations_left_out,
+        "reasoning_dropped": plan.reasoning_dropped,
         "already_trained_on": uses_document(checkpoints),
     }
     click.echo(json.dumps(document))
@@ -159,6 +169,5 @@ def _tell_plan(policy: str, plan: OfflinePlan, how: str, *, err: bool = False) -
         f"{quantity(len(plan.consumed), 'trajectory')}, {quantity(plan.learned_tokens, 'token')} learned.",
         f"  {quantity(plan.groups, 'group')}, {plan.groups_equal} of them with equal rewards.",
     ]
-    left_out = left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out)
-    lines += [f"  {line}" for line in left_out]
+    lines += [f"  {line}" for line in offline_lines(plan)]
     click.echo("\n".join(lines), err=err)

@@ -34,7 +34,7 @@ from arttrace.store.server.owner import hold_store
 from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.line_pipes import LinesIn, answers
-from trainer.commands.train.offline import OfflineTerms, plan_offline, plan_ordered
+from trainer.commands.train.offline import OfflineTerms, offline_lines, plan_offline, plan_ordered
 from trainer.commands.train.order_lines import OrderCancelled, OrderProgress, OrderResult, TrainOrder, cancelled_by
 from trainer.commands.train.report import after_versions, rollback_note
 from trainer.commands.train.settings import TrainSettings, parse_settings, require_for_batches
@@ -301,7 +301,7 @@ class OrderedTrainer:
             exactly = None if groups is None else self._exactly(groups, terms.method, again=terms.again)
             plan = plan_offline(self._store, self._checkpoints, self._base_model, terms, exactly, say=self._say)
             require_examples(plan)
-        self._tell(left_out_lines(plan.trajectories_left_out, conversations=plan.conversations_left_out))
+        self._tell(offline_lines(plan))
         config = in_precision_of(settings.learner, find_serving(self._data))
         learner = self._prepare_offline(config)
         done = train_offline(
