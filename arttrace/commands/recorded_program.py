@@ -20,7 +20,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 
-from arttrace.records.rollout import ROLLOUT, RolloutJob
+from arttrace.records.rollout import BEGUN_IN, ROLLOUT, RolloutJob
 from arttrace.records.values.units import quantity
 from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
 from arttrace.system.exit_status import how_ended
@@ -97,9 +97,16 @@ def run_recorded(
     order = msgspec.json.decode(environment.get(ROLLOUT, "{}"), type=dict[str, Any])
     trajectory = order.pop("trajectory_id", None) or uuid4().hex
     url = f"{gateway.server}/r/{trajectory}"
-    inherited = {name: value for name, value in environment.items() if name not in ("ANTHROPIC_API_KEY", ROLLOUT)}
+    begun_in = order.pop(BEGUN_IN, None)
+    left_out = {"ANTHROPIC_API_KEY", *([ROLLOUT] if begun_in is None else [])}
+    inherited = {name: value for name, value in environment.items() if name not in left_out}
     code = _run(executable, arguments, inherited | client_environment(url, gateway.model, gateway.key))
-    said = _end(gateway, trajectory, Path(executable).name, code, order)
+    program = Path(executable).name
+    if begun_in is not None and _is_begun(begun_in):  # one in Python says itself what the rollout says of the run
+        order = {"entry": program}
+    else:
+        order |= {"entry": program, "metadata": {**order.get("metadata", {}), "exit_code": code}}
+    said = _end(gateway, trajectory, program, code, order)
     if not quiet:
         tell(f"arttrace: {said}")
     return code
@@ -150,9 +157,16 @@ def _run(executable: str, arguments: list[str], environment: Mapping[str, str]) 
     return code if code >= 0 else 128 - code
 
 
+def _is_begun(path: str) -> bool:
+    """Whether a program in Python has begun the run of the rollout's command; see capture.export.command_run.py."""
+    try:
+        return Path(path).stat().st_size > 0
+    except OSError:
+        return False
+
+
 def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int, order: dict[str, Any]) -> str:
     """End the run with what a rollout says of it; returns what to print about it."""
-    order |= {"entry": program, "metadata": {**order.get("metadata", {}), "exit_code": code}}
     if code:
         order["error"] = f"the program ended with {how_ended(code)}"
     try:
@@ -160,8 +174,8 @@ def _end(gateway: PolicyGateway, trajectory: str, program: str, code: int, order
             answer = client.post(f"{gateway.server}/r/{trajectory}/end", json=order)
         if answer.status_code == 404:
             return (
-                f"no model call of {program} itself reached the gateway: its clients have to use OPENAI_BASE_URL or"
-                " ANTHROPIC_BASE_URL. Python programs that it starts are captured on their own"
+                f"no model call of {program} itself reached the gateway: clients that are not Python's have to use"
+                " OPENAI_BASE_URL or ANTHROPIC_BASE_URL. Python programs that it starts are captured on their own"
             )
         report = answer.raise_for_status().json()
         recorded = f"{quantity(report['calls'], 'model call')} of {program} recorded as run {trajectory}"

@@ -17,6 +17,8 @@ COMMAND = "command "
 """The prefix of an entry point that is a command in any language, before its name."""
 ROLLOUT = "ARTTRACE_ROLLOUT"
 """The environment variable by which a program finds what a rollout says of its run: an object as JSON."""
+BEGUN_IN = "begun_in"
+"""In that object, of a command: the file in which the first of its processes says where it has begun the run."""
 
 
 class RecordedTool(msgspec.Struct, frozen=True, omit_defaults=True):

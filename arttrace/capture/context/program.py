@@ -3,6 +3,9 @@
 It begins with the first such call, so that a program whose calls are all inside trajectories of its own has none
 beside them, and ends when the process does. Each process of a program has its own; one that was started inside a
 trajectory is a sub-agent of that.
+
+A command that a rollout has started is one run, however many processes and decorated functions take part in it: the
+first process to record something begins it, and all else is a sub-agent of that.
 """
 
 from __future__ import annotations
@@ -17,20 +20,23 @@ import msgspec
 from arttrace.capture.base.entry_point import of_program
 from arttrace.capture.base.guard import Guard, SaidLater
 from arttrace.capture.base.ids import random_hex
-from arttrace.capture.base.remote_context import of_process
+from arttrace.capture.base.remote_context import RemoteContext, of_process
 from arttrace.capture.context.execution import Execution
 from arttrace.capture.context.position import Position, ScopeKind
 from arttrace.capture.context.propagation import remote_parent, remote_parent_by_baggage
 from arttrace.capture.context.run import RunOverrides, RunState
 from arttrace.capture.context.scope import Scope
 from arttrace.capture.export import lifecycle
-from arttrace.records.rollout import ROLLOUT
+from arttrace.capture.export.command_run import CommandRun
+from arttrace.records.rollout import BEGUN_IN, ROLLOUT
 from arttrace.system import native_threads
 from arttrace.system.processes import at_the_end_of_a_multiprocessing_child
 
 _lock = native_threads.Lock()
 _enabled = False
 _overrides: RunOverrides | None = None
+_command: CommandRun | None = None
+"""Where a rollout has started the command that this process belongs to, the run of it."""
 _scope: Scope | None = None
 _beginning: int | None = None
 """The thread that begins it: what a rule of the user's calls meanwhile belongs to nothing."""
@@ -42,14 +48,21 @@ def enable() -> bool:
     """From now on calls outside a trajectory are recorded under the program's. True when a rollout started it.
 
     What a rollout that started this program says of its trajectory is taken from the environment here, so that it
-    concerns no process that the program starts.
+    concerns no process that the program starts. What it says of a command's run concerns all of the command's.
     """
-    global _enabled, _overrides
+    global _enabled, _overrides, _command
     _enabled = True
-    job = os.environ.pop(ROLLOUT, None)
-    if job is not None:
-        _overrides = RunOverrides(**msgspec.json.decode(job))
-    return job is not None
+    job = os.environ.get(ROLLOUT)
+    if job is None:
+        return False
+    given = msgspec.json.decode(job)
+    begun_in = given.pop(BEGUN_IN, None)
+    if begun_in is None:
+        del os.environ[ROLLOUT]
+    else:
+        _command = CommandRun(begun_in)
+    _overrides = RunOverrides(**given)
+    return True
 
 
 def captures_all() -> bool:
@@ -62,37 +75,59 @@ def scope(kind: ScopeKind = "agent") -> Position | None:
 
     That is the remote parent that an HTTP request named; else the program, begun now if it has not, where the whole
     program is captured or it was started inside a trajectory of another process. A `trajectory` stands beside the
-    program, and not in it.
+    program, and not in it, but for the command of a rollout.
     """
-    global _scope, _beginning
-    if kind != "trajectory" and (lifecycle.is_off() or _beginning == threading.get_ident()):
+    stands_beside = kind == "trajectory" and _command is None
+    if not stands_beside and (lifecycle.is_off() or _beginning == threading.get_ident()):
         return None
     parent: Position | None = remote_parent_by_baggage()
     if parent is not None:
         return parent
     inherited = of_process()
-    if kind == "trajectory" or (inherited is None and not _enabled):
+    if stands_beside or (inherited is None and not _enabled):
         return None if inherited is None else remote_parent(inherited)
     with SaidLater(_lock), _lock:
-        if _scope is None:
-            recorder = lifecycle.recorder()
-            if recorder.settings.disabled:
-                return None
-            parent = None if inherited is None else remote_parent(inherited)
-            run = RunState(id=random_hex(32), project=recorder.settings.project) if parent is None else parent.run
-            if parent is None and _overrides is not None:
-                _overrides.apply(run)
-            entry = of_program()
-            name = Path(entry.source).stem or entry.source
-            _beginning = threading.get_ident()
-            try:
-                _scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
-            finally:
-                _beginning = None
-            _scope.set_arguments(argv=sys.argv[1:])
-            _scope.belongs_to(Execution.start(_scope.root.execution, owner=threading.main_thread()))
-            _end_with_the_process()
+        if _scope is None and not lifecycle.recorder().settings.disabled:
+            if inherited is not None:
+                _begin(remote_parent(inherited))
+            elif _command is None:
+                _begin(None, _overrides)
+            else:
+                _begin_or_join(_command)
         return _scope
+
+
+def _begin_or_join(command: CommandRun) -> None:
+    with command.turn() as turn:
+        if turn is None:
+            _begin(None)
+        elif turn.begun is not None:
+            _begin(remote_parent(turn.begun))
+        else:
+            scope = _begin(None, _overrides)
+            span = scope.context
+            turn.note(RemoteContext(span.trace_id, span.span_id, scope.id, capture_content=scope.capture_content))
+
+
+def _begin(parent: Position | None, overrides: RunOverrides | None = None) -> Scope:
+    """Begin the program's trajectory, or its part of another process's."""
+    global _scope, _beginning
+    project = lifecycle.recorder().settings.project
+    run = RunState(id=random_hex(32), project=project) if parent is None else parent.run
+    if overrides is not None:
+        overrides.apply(run)
+    entry = of_program()
+    name = Path(entry.source).stem or entry.source
+    _beginning = threading.get_ident()
+    try:
+        scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
+    finally:
+        _beginning = None
+    _scope = scope
+    scope.set_arguments(argv=sys.argv[1:])
+    scope.belongs_to(Execution.start(scope.root.execution, owner=threading.main_thread()))
+    _end_with_the_process()
+    return scope
 
 
 def begun() -> Position | None:

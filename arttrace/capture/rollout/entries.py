@@ -18,7 +18,8 @@ import msgspec
 
 from arttrace.capture import bootstrap
 from arttrace.capture.base.annotations import as_annotated, hints_of, signature_of
-from arttrace.records.rollout import ROLLOUT, RolloutJob
+from arttrace.capture.export.command_run import CommandRun
+from arttrace.records.rollout import BEGUN_IN, ROLLOUT, Command, RolloutJob
 from arttrace.system.exit_status import how_ended
 from arttrace.system.processes import python_path
 
@@ -104,25 +105,35 @@ def run_command(job: RolloutJob) -> None:
     """
     command = job.command
     assert command is not None
+    begun_in = str(Path(command.copies, f"{job.trajectory_id}.run").absolute())
+    try:
+        _run_in_its_folder(command, job.trajectory_id, _given(job, begun_in))
+    finally:
+        CommandRun(begun_in).end()
+
+
+def _run_in_its_folder(command: Command, trajectory_id: str, environment: Mapping[str, str]) -> None:
     if command.workspace is None:
-        _run(command.words, _given(job))
+        _run(command.words, environment)
         return
     left_out = {Path(os.environ["ARTTRACE_DIR"]).resolve(), Path(command.copies).resolve()}
-    copy = Path(command.copies) / job.trajectory_id
+    copy = Path(command.copies) / trajectory_id
 
     def not_copied(folder: str, names: list[str]) -> set[str]:
         return {name for name in names if Path(folder, name).resolve() in left_out}
 
     try:
         shutil.copytree(command.workspace, copy, symlinks=True, ignore=not_copied)
-        _run(command.words, _given(job), copy)
+        _run(command.words, environment, copy)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _given(job: RolloutJob) -> dict[str, str]:
-    """The environment in which a program finds what is said of its run."""
+def _given(job: RolloutJob, begun_in: str | None = None) -> dict[str, str]:
+    """The environment in which a program finds what is said of its run, and a command's programs the file in which they
+    say who has begun it."""
     given = {
+        **({} if begun_in is None else {BEGUN_IN: begun_in}),
         "trajectory_id": job.trajectory_id,
         "scenario": job.scenario,
         "group": job.group,

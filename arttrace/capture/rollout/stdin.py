@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from arttrace.capture.base.guard import Guard
@@ -34,5 +36,9 @@ def _note() -> None:
 
 
 def install() -> None:
-    """Put it in place of this process's standard input."""
+    """Put it in place of this process's standard input, where that is empty: what a command of a rollout pipes into one
+    of its programs is read."""
+    with contextlib.suppress(OSError):
+        if not os.path.samestat(os.fstat(0), Path(os.devnull).stat()):
+            return
     sys.stdin = io.TextIOWrapper(io.BufferedReader(_Nothing(os.devnull)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -51,6 +52,20 @@ PYTHON = """
 import sys, arttrace, openai
 print(openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": sys.argv[1]}]))
 arttrace.reward(0.25)
+"""
+DECORATED = """
+import sys, arttrace, openai
+
+@arttrace.trajectory(tags=["own"], group="mine")
+def agent(task):
+    openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": task}])
+    arttrace.reward(0.25)
+
+agent(sys.argv[1])
+"""
+IN_TWO_STEPS = """
+import subprocess, sys
+sys.exit(subprocess.call(sys.argv[1:]))
 """
 OF_AGENT_LIGHTNING = """
 import asyncio, os, sys
@@ -201,6 +216,77 @@ async def test_a_program_in_python_is_captured_in_its_process(site: Site, worksp
     assert {run.calls[0].call.messages[0].text for run in runs.values()} == {"hi 3"}
     done = CliRunner().invoke(command, ["--dir", str(site.directory), "--held-out", "--dry-run"])
     assert "2 x of a command, whose fields --input gives" in str(done.exception)
+
+
+STARTED_BY: dict[str, list[str]] = {
+    "itself": ["{python}", "{agent}", "{task}"],
+    "env": ["env", "A=B", "{python}", "{agent}", "{task}"],
+    "a shell": ["sh", "-c", '"{python}" {agent} "$1"; exit $?', "-", "{task}"],
+    "a program in Python": ["./start", "{python}", "{agent}", "{task}"],
+    "uv": ["uv", "run", "--no-project", "--offline", "--python", "{python}", "{agent}", "{task}"],
+}
+
+
+@pytest.mark.parametrize("by", STARTED_BY)
+@pytest.mark.parametrize("agent", ["agent.py", "decorated.py"])
+async def test_what_starts_python_gives_one_run_for_each_rollout(
+    site: Site, workspace: Path, by: str, agent: str
+) -> None:
+    if by == "uv" and shutil.which("uv") is None:
+        pytest.skip("uv is not installed")
+    (workspace / "decorated.py").write_text(DECORATED)
+    (workspace / "start").write_text(f"#!{sys.executable}\n{IN_TWO_STEPS}")
+    (workspace / "start").chmod(0o755)
+    inputs = [{"task": "hi", "python": sys.executable, "agent": agent}]
+    code, report, said = await rolled_out(site, inputs, "-n", 2, "--held-out", "--", *STARTED_BY[by], cwd=workspace)
+    assert code == 0, (said, (site.directory / "logs" / "rollouts.log").read_text())
+    runs = kept(site)
+    assert {run["trajectory"] for run in report["runs"]} == set(runs), "none beside them"
+    assert {(run["outcome"], run["reward"]) for run in report["runs"]} == {("complete", 0.25)}
+    assert {run.group for run in runs.values()} == {run["group"] for run in report["runs"]}
+    own = {"own"} if agent == "decorated.py" else set()
+    assert [set(run.tags) for run in runs.values()] == [{"held-out", *own}] * 2
+    assert [run.metadata["rollout_input"] for run in runs.values()] == inputs * 2
+    assert [[one.call.messages[0].text for one in run.calls] for run in runs.values()] == [["hi"]] * 2
+
+
+@pytest.mark.parametrize("second", ["./agent {task} {seen}", "{python} decorated.py {task}"])
+async def test_all_programs_of_a_command_are_one_run(site: Site, workspace: Path, tmp_path: Path, second: str) -> None:
+    """Another one in Python, or one whose calls the gateway records."""
+    (workspace / "decorated.py").write_text(DECORATED)
+    inputs = [{"task": "hi", "python": sys.executable, "seen": str(tmp_path)}]
+    script = f"{{python}} decorated.py {{task}}; {second}"
+    code, report, said = await rolled_out(site, inputs, "-n", 1, "--held-out", "--", "sh", "-c", script, cwd=workspace)
+    assert code == 0, (said, (site.directory / "logs" / "rollouts.log").read_text())
+    [run] = kept(site).values()
+    assert [one["trajectory"] for one in report["runs"]] == [run.id]
+    assert (run.incomplete, run.group, run.tags) == ("", report["runs"][0]["group"], ("held-out", "own"))
+    assert run.metadata["rollout_input"] == inputs[0]
+    assert len(run.calls) == 2
+    assert sorted(one.value for one in run.rewards) == ([0.25, 0.5] if "./agent" in second else [0.25, 0.25])
+
+
+async def test_a_run_whose_command_goes_on_when_its_program_has_ended_is_not_complete(
+    site: Site, workspace: Path
+) -> None:
+    """Its end comes with the command's: what is next may be a part of it."""
+    command = ["sh", "-c", '"$0" agent.py "$1"; sleep 600', sys.executable, "{task}"]
+    code, report, said = await rolled_out(
+        site, [{"task": "hi"}], "-n", 1, "--timeout", 20, "--", *command, cwd=workspace
+    )
+    assert code == 1, said
+    assert [one["reason"] for one in report["runs"]] == ["it took longer than 20 s"]
+    [run] = kept(site).values()
+    assert (len(run.calls), run.incomplete) == (1, "step in progress")
+
+
+async def test_what_a_command_pipes_into_its_program_is_read(site: Site, workspace: Path) -> None:
+    (workspace / "reads.py").write_text(f"import sys; sys.argv.append(sys.stdin.read().strip())\n{PYTHON}")
+    command = ["sh", "-c", 'echo "$1" | "$0" reads.py', sys.executable, "{task}"]
+    code, _, said = await rolled_out(site, [{"task": "hi"}], "-n", 1, "--", *command, cwd=workspace)
+    assert code == 0, said
+    [run] = kept(site).values()
+    assert (run.incomplete, [one.call.messages[0].text for one in run.calls]) == ("", ["hi"])
 
 
 async def test_an_agent_of_agent_lightning_is_given_its_input_in_words(site: Site, workspace: Path) -> None:
