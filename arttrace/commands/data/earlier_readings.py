@@ -1,7 +1,11 @@
 """Runs that an import finds stored in another reading: an earlier version of arttrace read their file, or the file
-changed since. Both readings side by side would be two runs in one, or one that contradicts itself."""
+changed since. Both readings side by side would be two runs in one, or one that contradicts itself. A session that went
+on, of which the file says all that is stored and more behind it, is none of them: it gets what is new."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,7 +17,8 @@ from arttrace.records.span import Attributes, SpanRow
 from arttrace.store import AnyStore
 from arttrace.store.bounded_parts import sized_parts, spans_at_once
 from arttrace.store.sql_text import listed
-from arttrace.trajectories.identity.deduplicate import deduplicate
+from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate
+from arttrace.trajectories.identity.session_readings import goes_on, read_until, spans_read
 from arttrace.trajectories.identity.stand_ins import apart
 
 
@@ -25,6 +30,7 @@ class EarlierReadings:
         [(spans,)] = store.sql("SELECT count(*) FROM span_records")[1]
         self._is_empty = spans == 0
         self._kept = KnownIds()
+        self._unchanged = Counter[str]()
         self.runs = 0
         """How many stay as they were read before."""
 
@@ -40,19 +46,44 @@ class EarlierReadings:
         )[1]
         for traces in sized_parts([(trace, spans) for trace, spans in found], spans_at_once(0)):
             stored, _ = apart(self._store.spans_of_traces(traces))
-            here, known = set(traces), {(one.trace_id, one.span_id): one for one in stored}
-            now = []
+            here, known = set(traces), {(one.trace_id, one.span_id): one for one in sorted(stored, key=read_until)}
+            now: dict[int, SpanRow] = {}
             for at, one in enumerate(records):
                 if isinstance(one, SpanRow) and one.trace_id in here:
                     records[at] = span = _named_as(known.get((one.trace_id, one.span_id)), one)
-                    now.append(span)
-            contradictory = {
-                trace for (trace, _), span in deduplicate([*stored, *now]).items() if span.collided is not None
-            }
+                    now[at] = span
+            unique = deduplicate([*stored, *now.values()])
+            contradictory = {trace for (trace, _), span in unique.items() if span.collided is not None}
+            contradictory |= self._no_continuations(known, now, unique)
+            for at, span in now.items():
+                before = known.get((span.trace_id, span.span_id))
+                if before is not None and goes_on(before, span):
+                    records[at] = before  # of an older copy of the file
             self.runs += len(contradictory)
             for trace in contradictory:
                 self._kept.keep(trace.encode(), 1)
         return [one for one in records if not (isinstance(one, SpanRow) and self._is_kept(one.trace_id))]
+
+    def _no_continuations(
+        self, known: Mapping[SpanKey, SpanRow], now: Mapping[int, SpanRow], unique: Mapping[SpanKey, UniqueSpan]
+    ) -> set[str]:
+        """The traces of sessions of which one reading, the stored one or that of the file now, goes on from the other
+        but does not say all that it said. What was said is counted over the batches of the file: a run's own span comes
+        behind it."""
+        sessions = {trace for (trace, _), one in known.items() if read_until(one)}
+        found = set[str]()
+        for span in now.values():
+            key = span.trace_id, span.span_id
+            before = known.get(key)
+            if span.trace_id not in sessions or before is None:
+                continue
+            if not read_until(span):
+                self._unchanged[span.trace_id] += unique[key].conflicts == 0
+            elif goes_on(span, before) or goes_on(before, span):
+                earlier = min(span, before, key=read_until)
+                if self._unchanged[span.trace_id] < spans_read(earlier):
+                    found.add(span.trace_id)
+        return found
 
     def _is_kept(self, trace: str) -> bool:
         return self._kept.get(trace.encode()) is not None

@@ -19,6 +19,7 @@ from arttrace.trajectories import groups
 from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
 from arttrace.trajectories.decoding.operation import span_error
 from arttrace.trajectories.identity.membership import stored_id
+from arttrace.trajectories.identity.session_readings import SOURCES
 
 _FIELDS = {"criterion": "by"}  # columns that are named otherwise than the field of the record
 
@@ -103,6 +104,11 @@ def _count(value: Any) -> int | None:
     number = whole_number(value)
     return number if number is not None and 0 <= number < 1 << 62 else None
 
+
+LAST_READING: Final = f"""end_ns > 0 DESC, CASE WHEN operation = '{semconv.OPERATION_INVOKE_AGENT}'
+            AND project IN {SOURCES} AND coalesce(entry, '') = '' AND parent_span_id IS NULL
+            THEN end_ns ELSE 0 END DESC, bytes DESC, content_hash DESC"""
+"""The order in which the first row of `span_records` under one id is the span that counts: that of `deduplicate`."""
 
 LAST_GIVEN: Final = """1 = row_number() OVER (
             PARTITION BY id ORDER BY time_ns DESC, value DESC, name DESC, explanation DESC, document DESC)"""

@@ -18,7 +18,7 @@ from arttrace.formats.sdks.tolerant import normalised
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.store.rows import trace_links
-from arttrace.store.rows.columns import EVALUATE
+from arttrace.store.rows.columns import EVALUATE, LAST_READING
 from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN
 from arttrace.store.rows.summary import SUMMARY_VERSION
 from arttrace.store.transactions import transaction
@@ -125,7 +125,7 @@ def _place(connection: duckdb.DuckDBPyConnection, traces: Collection[str], neede
     query = f"""SELECT document, trajectory_id FROM span_records
         WHERE start_ns BETWEEN ? AND ? AND trace_id IN ({_ITEMS}) AND operation IS DISTINCT FROM '{EVALUATE}'
         AND NOT ({IS_STAND_IN}) QUALIFY row_number() OVER (
-            PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1"""  # noqa: S608
+            PARTITION BY trace_id, span_id ORDER BY {LAST_READING}) = 1"""  # noqa: S608
     unique: dict[SpanKey, UniqueSpan] = {}
     stored: dict[SpanKey, str | None] = {}
     for document, trajectory_id in connection.execute(query, [*bounds, list(needed)]).fetchall():

@@ -11,7 +11,7 @@ from typing import Final
 from arttrace.formats.imported_run import undated_in_sql
 from arttrace.records import semconv
 from arttrace.store.rows import span_membership
-from arttrace.store.rows.columns import REGROUPED, REWARDS_OF_RUN, STEPS
+from arttrace.store.rows.columns import LAST_READING, REGROUPED, REWARDS_OF_RUN, STEPS
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
 from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
 from arttrace.store.rows.view_parts.definition import (
@@ -113,7 +113,7 @@ _SPANS = View(
         ),
     ),
     f"""FROM (SELECT * FROM {CALLS_ONCE} s WHERE NOT (s.{IS_MARK}) QUALIFY row_number() OVER (
-        PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC, content_hash DESC) = 1) s
+        PARTITION BY trace_id, span_id ORDER BY {LAST_READING}) = 1) s
     LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
     WHERE ({BELONGS_TO} IN ({LEFT_OUT})) IS NOT TRUE""",  # noqa: S608
 )

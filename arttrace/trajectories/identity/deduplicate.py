@@ -19,6 +19,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import TokenText
 from arttrace.trajectories.decoding.attribute_values import is_shallow, text
 from arttrace.trajectories.decoding.shared_prefixes import MessageList, SharedTexts, SharedTokens
+from arttrace.trajectories.identity.session_readings import goes_on, read_until
 
 SpanKey = tuple[str, str]
 """(trace id, span id): unique per span."""
@@ -88,8 +89,8 @@ def _writable(row: SpanRow) -> SpanRow:
 
 
 def deduplicate(spans: Iterable[SpanRow]) -> dict[SpanKey, UniqueSpan]:
-    """One span per (trace id, span id). Of several with different content the ended one wins, then the longer, then
-    the one with the larger hash."""
+    """One span per (trace id, span id). Of several with different content the ended one wins, of readings of a session
+    the later, then the longer, then the one with the larger hash."""
     readers: dict[str, _TraceReader] = {}
     versions: dict[SpanKey, dict[str, UniqueSpan]] = {}
     for row in sorted(spans, key=_start):  # as histories grow
@@ -108,7 +109,9 @@ def _start(row: SpanRow) -> int:
 def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:
     if len(versions) == 1:
         return versions[0]
-    best = max(versions, key=lambda span: (span.row.end_ns > 0, span.length, span.content_hash))
+    best = max(versions, key=lambda span: (span.row.end_ns > 0, read_until(span.row), span.length, span.content_hash))
+    if read_until(best.row):
+        versions = [one for one in versions if not goes_on(best.row, one.row)]
     ended = [span.row for span in versions if span.row.end_ns > 0]
     named = frozenset(id for row in ended if (id := text(row.attributes.get(semconv.TRAJECTORY_ID))))
     return msgspec.structs.replace(

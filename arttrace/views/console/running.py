@@ -12,6 +12,7 @@ from rich.text import Text
 
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import AnyStore, TrajectorySummary
+from arttrace.store.rows.columns import LAST_READING
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_parts.definition import BELONGS_TO
 from arttrace.store.sql_text import listed
@@ -24,7 +25,7 @@ _SPANS = f"""SELECT {BELONGS_TO}, max(arrived_ns), coalesce(sum(input_tokens), 0
         coalesce(sum(output_tokens), 0)::BIGINT, arg_max(name, (end_ns = 0, start_ns))
     FROM (SELECT * FROM span_records WHERE (trajectory_id IN ({{ids}}) OR trace_id IN ({{traces}}))
         AND NOT ({IS_MARK})
-        QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC) = 1) s
+        QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY {LAST_READING}) = 1) s
     LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id GROUP BY 1"""  # noqa: S608
 
 

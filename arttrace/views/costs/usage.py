@@ -12,6 +12,7 @@ import msgspec
 from arttrace.records import semconv
 from arttrace.records.trajectory import AgentCall
 from arttrace.store import AnyStore
+from arttrace.store.rows.columns import LAST_READING
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
 from arttrace.store.rows.view_parts.definition import BELONGS_TO, of_document
@@ -93,7 +94,7 @@ _OF_A_RUN: Final = f"""(SELECT s.* FROM (SELECT * FROM {CALLS_ONCE}
         WHERE (trajectory_id = {{id}} OR trace_id = {{trace}}
         OR (trace_id, span_id) IN (SELECT (trace_id, span_id) FROM placed_spans WHERE trajectory_id = {{id}}))
         AND NOT ({IS_MARK})
-        QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY end_ns > 0 DESC, bytes DESC) = 1) s
+        QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY {LAST_READING}) = 1) s
     LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id WHERE {BELONGS_TO} = {{id}})"""  # noqa: S608
 
 

@@ -24,11 +24,11 @@ from arttrace.records.record import Record
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import json_object
 from arttrace.records.values.times import time_ns
+from arttrace.trajectories.identity.session_readings import CLAUDE_CODE
 from arttrace.wire.apis.anthropic.messages import counts
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "claude code sessions"
-_SYSTEM = "claude-code"
 _NOT_SAID = {"system", "progress", "summary"}
 _BY_THE_PROGRAM = "<synthetic>"
 _PUT_OUT = "local_command"
@@ -98,7 +98,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
     """The spans of one session; what is `missing` of it is said by its own span, or by those of a sub-agent's file."""
     message_lines = [line for line in lines.values() if "message" in line]
     times = [at for line in message_lines if (at := time_ns(line.get("timestamp"))) is not None]
-    run = ImportedRun(_SYSTEM, session, start_ns=min(times, default=None))
+    run = ImportedRun(CLAUDE_CODE, session, start_ns=min(times, default=None))
     answered: dict[str, list[dict[str, Any]]] = {}
     results: dict[str, Any] = {}
     for line in message_lines:

@@ -23,6 +23,7 @@ from arttrace.records.record import Record
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.identity.session_readings import CODEX
 
 KIND = "codex sessions"
 _OF_OTHERS = "inter_agent_communication"
@@ -102,7 +103,7 @@ class _Session:
         goes_on_at = json_object(meta.get("history_base")).get("end_ordinal_exclusive")
         self._missing = unread + (goes_on_at if isinstance(goes_on_at, int) else 0)
         key = [self._id, goes_on_at] if goes_on_at else self._id
-        self._run = ImportedRun("codex", key, start_ns=min(times, default=None))
+        self._run = ImportedRun(CODEX, key, start_ns=min(times, default=None))
         began = meta.get("subagent_history_start_ordinal")
         self._own_from = began if isinstance(began, int) else 0
         self._history: list[dict[str, Any]] = []
