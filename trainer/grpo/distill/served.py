@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -53,7 +52,7 @@ class ServedTeacher:
             raise TrainingError(f"The teacher cannot be asked: {why}.", f"Correct --teacher, or {KEY}.")
         base = url.rstrip("/").removesuffix("/v1")
         self.shown = without_login(base)
-        self._client = httpx.Client(
+        self._client = httpx.AsyncClient(
             base_url=base,
             headers={"authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S),
@@ -61,7 +60,18 @@ class ServedTeacher:
             trust_env=False,
             verify=needs_certificates(url),
         )
-        served = [one for one in self._asked(_TeacherCards, "GET", "/v1/models").data if model or one.parent is None]
+        self._runner = asyncio.Runner()  # its connections are of one event loop; Ctrl-C cancels what runs there
+        try:
+            card = self._find(model)
+        except BaseException:
+            self.close()
+            raise
+        self.name = card.id
+        self.longest = None if card.max_model_len is None else card.max_model_len - 1  # it samples one more
+
+    def _find(self, model: str | None) -> _TeacherCard:
+        cards = self._run(self._asked(_TeacherCards, "GET", "/v1/models")).data
+        served = [one for one in cards if model or one.parent is None]
         found = [one for one in served if model in (None, one.id)]
         if len(found) != 1:
             names = ", ".join(one.id for one in served) or "none"
@@ -71,14 +81,13 @@ class ServedTeacher:
                 else f"Which model of the server at {self.shown} is the teacher is not known: it has {names}.",
                 "Name one of them: --teacher-model NAME.",
             )
-        self.name = found[0].id
-        context = found[0].max_model_len
-        self.longest = None if context is None else context - 1  # it samples one more
+        return found[0]
 
     def text(self, ids: Sequence[int]) -> str | None:
         """The text that its tokenizer makes of token ids; None where it has not all of them."""
         try:
-            return self._asked(_Detokenized, "POST", "/detokenize", {"model": self.name, "tokens": list(ids)}).prompt
+            request = {"model": self.name, "tokens": list(ids)}
+            return self._run(self._asked(_Detokenized, "POST", "/detokenize", request)).prompt
         except _SaidNo as error:
             if error.status == httpx.codes.NOT_FOUND:
                 raise TrainingError(
@@ -99,24 +108,11 @@ class ServedTeacher:
         """
         cut = [self._to_rate(one) for one in sequences]
         whole = _whole([ids for ids in cut if ids])
-        rated: dict[tuple[int, ...], list[float | None]] = {}
         targets = dict.fromkeys(whole.values(), 0)
         for ids, one in zip(cut, sequences, strict=True):
             if ids:
                 targets[whole[ids]] += sum(one.trained[: len(ids)])
-        done = 0
-        computed(done)
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="arttrace-teacher") as pool:
-            asked = {pool.submit(self._logprobs, ids): ids for ids in targets}
-            try:
-                for answer in as_completed(asked):
-                    rated[asked[answer]] = answer.result()
-                    done += targets[asked[answer]]
-                    computed(done)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                self.close()  # ends the tries of those under way
-                raise
+        rated = self._run(self._rate_all(targets, computed))
         found: list[tuple[float | None, ...]] = []
         for ids, one in zip(cut, sequences, strict=True):
             values = rated[whole[ids]][: len(ids)] if ids else []
@@ -126,7 +122,11 @@ class ServedTeacher:
 
     def close(self) -> None:
         """Close its connections."""
-        self._client.close()
+        with self._runner:
+            self._run(self._client.aclose())
+
+    def _run(self, asking: Coroutine[Any, Any, _T]) -> _T:
+        return self._runner.run(asking)
 
     def _to_rate(self, sequence: TokenSequence) -> tuple[int, ...]:
         """The token ids up to the last one that it can rate; none where it can rate none."""
@@ -134,11 +134,37 @@ class ServedTeacher:
         last = max((place for place, one in enumerate(wanted) if one), default=-1)
         return tuple(sequence.token_ids[: last + 1])
 
-    def _logprobs(self, ids: tuple[int, ...]) -> list[float | None]:
+    async def _rate_all(
+        self, targets: Mapping[tuple[int, ...], int], computed: Callable[[int], None]
+    ) -> dict[tuple[int, ...], list[float | None]]:
+        """The log-probabilities of each prompt, which has so many targets. The first request that fails, and Ctrl-C,
+        end those under way."""
+        rated: dict[tuple[int, ...], list[float | None]] = {}
+        waiting = iter(targets)
+        done = 0
+        computed(done)
+
+        async def rate_in_turn() -> None:
+            nonlocal done
+            for ids in waiting:
+                rated[ids] = await self._logprobs(ids)
+                done += targets[ids]
+                computed(done)
+
+        workers = [asyncio.create_task(rate_in_turn()) for _ in range(AT_ONCE)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+        return rated
+
+    async def _logprobs(self, ids: tuple[int, ...]) -> list[float | None]:
         """Of each token after those before it, (T,)."""
         request = {"model": self.name, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
         try:
-            answer = self._asked(_RatedPrompts, "POST", "/v1/completions", request)
+            answer = await self._asked(_RatedPrompts, "POST", "/v1/completions", request)
         except _SaidNo as error:
             raise TrainingError(
                 f"The teacher at {self.shown} refuses to rate {quantity(len(ids), 'token')} ({error.status}): "
@@ -159,12 +185,12 @@ class ServedTeacher:
             )
         return [None if one is None else one.logprob for one in of_ids]
 
-    def _asked(self, kind: type[_T], method: str, path: str, body: object = None) -> _T:
+    async def _asked(self, kind: type[_T], method: str, path: str, body: object = None) -> _T:
         """Raises TrainingError when there is no answer, _SaidNo for one that says no."""
         content = b"" if body is None else msgspec.json.encode(body)
         for pause in (*PAUSES_S, None):
             try:
-                answer = self._client.request(
+                answer = await self._client.request(
                     method, path, content=content, headers={"content-type": "application/json"}
                 )
             except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -177,7 +203,7 @@ class ServedTeacher:
                 if answer.status_code < 500 and answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
                     raise _SaidNo(self.shown, path, answer.status_code, _reason(answer.content))
             if pause is not None:
-                time.sleep(pause)
+                await asyncio.sleep(pause)
         raise TrainingError(
             f"The teacher at {self.shown} does not answer {path} ({trouble}).",
             f"Start it, or name another with --teacher. {_UNCHANGED}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,34 @@ def test_a_teacher_that_fails(
     assert not Checkpoints(data.policies, "policy").steps()
     with teacher_site(better) as site:
         assert train("--teacher", site.url).exception is None, "the same runs wait still"
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_nothing_is_waited_for_once_the_rating_is_over(better: Path, train: Train, interrupted: bool) -> None:
+    """By Ctrl-C, or as one request is refused for good: the others are under way still, at a teacher that is slow."""
+    over, late = threading.Event(), []
+
+    def slow(path: str, number: int) -> tuple[int, Any] | None:
+        if path != RATED:
+            return None
+        if number == 1 and not interrupted:
+            return 400, GATEWAY
+        if number == 1:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if not over.wait(20):
+            late.append(number)
+            over.set()
+        return None
+
+    with teacher_site(better, slow) as site:
+        done = train("--teacher", site.url)
+        over.set()
+    assert not late
+    if interrupted:
+        assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, "Aborted!"), done.output
+    else:
+        assert isinstance(done.exception, TrainingError), done.output
+        assert "prompt_logprobs is not served here" in done.exception.message
 
 
 def test_a_teacher_that_is_not_there(train: Train) -> None:
