@@ -99,7 +99,9 @@ class Reference:
                         weight = moved if least <= moved <= most else 0.0
                 of_token = (logp - old).exp()
                 ratio = whole if by_trajectory else of_token
-                if by_trajectory and sample.agent_advantages:  # the paper's form for unequal advantages
+                if by_trajectory and (
+                    sample.agent_advantages or sample.token_advantages
+                ):  # the paper's form for unequal advantages
                     ratio = whole.detach() * (logp - logp.detach()).exp()
                 if config.loss == "cispo":
                     surrogate = min(ratio.item(), config.cispo_max_ratio) * advantage * logp
