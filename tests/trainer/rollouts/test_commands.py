@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
 from collections import Counter
@@ -223,7 +222,16 @@ STARTED_BY: dict[str, list[str]] = {
     "env": ["env", "A=B", "{python}", "{agent}", "{task}"],
     "a shell": ["sh", "-c", '"{python}" {agent} "$1"; exit $?', "-", "{task}"],
     "a program in Python": ["./start", "{python}", "{agent}", "{task}"],
-    "uv": ["uv", "run", "--no-project", "--offline", "--python", "{python}", "{agent}", "{task}"],
+    "uv": [
+        str(Path(sys.executable).with_name("uv")),
+        "run",
+        "--no-project",
+        "--offline",
+        "--python",
+        "{python}",
+        "{agent}",
+        "{task}",
+    ],
 }
 
 
@@ -232,8 +240,6 @@ STARTED_BY: dict[str, list[str]] = {
 async def test_what_starts_python_gives_one_run_for_each_rollout(
     site: Site, workspace: Path, by: str, agent: str
 ) -> None:
-    if by == "uv" and shutil.which("uv") is None:
-        pytest.skip("uv is not installed")
     (workspace / "decorated.py").write_text(DECORATED)
     (workspace / "start").write_text(f"#!{sys.executable}\n{IN_TWO_STEPS}")
     (workspace / "start").chmod(0o755)
