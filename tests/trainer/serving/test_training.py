@@ -242,17 +242,19 @@ async def test_a_model_is_registered_with_the_server_that_serves_it(desk: Desk, 
             groups = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(r) for r in (0.0, 1.0))])
             [step] = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
             assert step.version == "policy@1"
+            trained = groups[0].captured
             assert (await model.log(groups, report_to="wandb"))["val/reward"] == 0.5
     finally:
         arttrace.shutdown()
     assert desk.trainer.logged == [(LoggedNumbers(0, {"val/reward": 0.5, "val/runs": 2.0}), {"report_to": ["wandb"]})]
     [(ordered, settings)] = desk.trainer.orders
     assert ordered is not None
-    assert (set(ordered[0].ids), settings) == ({run.id for run in groups[0].captured}, {"learning_rate": 1e-5})
+    assert (set(ordered[0].ids), settings) == ({run.id for run in trained}, {"learning_rate": 1e-5})
+    assert {run.tags for run in groups[0].captured} == {("held-out",)}, "what is logged as val is from then on"
     desk.site.gateway.recorder.close()
     with open_store(DataDir(desk.site.directory), create=True) as store:
         there = {run.id: run for run in store.trajectories(ids=ordered[0].ids)}
-    for run in groups[0].captured:
+    for run in trained:
         assert there[run.id].revision == run.revision
         assert [reward.value for reward in there[run.id].rewards] == [reward.value for reward in run.rewards]
 
