@@ -1,12 +1,13 @@
 """A server that speaks vLLM's `/v1/models`, `/detokenize` and `/v1/completions` for a tiny model, and keeps what it was
-asked. `trouble` decides by path and number of the request on it: a status and a body in place of the answer."""
+asked. `trouble` decides by path and number of the request on it: a status and a body in place of the answer;
+`impossible` tokens are rated as vLLM does at probability 0."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +30,7 @@ def teacher_site(
     model: Path,
     trouble: Trouble = lambda path, number: None,
     *,
+    impossible: Collection[int] = (),
     cards: tuple[dict[str, Any], ...] = ({"id": "better", "max_model_len": 512},),
 ) -> Iterator[TeacherSite]:
     import torch
@@ -47,7 +49,8 @@ def teacher_site(
         with lock, torch.no_grad():
             site.prompts.append(ids)
             logps = torch.log_softmax(loaded(torch.tensor([ids])).logits[0].double(), -1)
-        of_ids = [{str(id): {"logprob": float(logps[at, id]), "rank": 1}} for at, id in enumerate(ids[1:])]
+        rated = [-9999.0 if id in impossible else float(logps[at, id]) for at, id in enumerate(ids[1:])]
+        of_ids = [{str(id): {"logprob": value, "rank": 1}} for id, value in zip(ids[1:], rated, strict=True)]
         return {"choices": [{"index": 0, "prompt_logprobs": [None, *of_ids]}]}
 
     class Handler(BaseHTTPRequestHandler):

@@ -40,7 +40,7 @@ def step_numbers(batch: TrainingBatch, learned: StepMetrics, judgements: Sequenc
         **(_of_teacher(batch) if batch.method == "distill" else _of_groups(batch)),
         "tokens_captured": float(batch.captured_tokens),
         "tokens_trained": float(batch.trained_tokens),
-        "tokens_quarantined": float(batch.captured_tokens - batch.trained_tokens),
+        "tokens_quarantined": float(batch.captured_tokens - batch.trained_tokens - batch.unrated_tokens),
         "calls_quarantined": float(sum(batch.quarantined.values())),
         "trajectories_left_out": float(sum(batch.left_out.values())),
         "staleness_mean": statistics.fmean(batch.staleness) if batch.staleness else 0.0,

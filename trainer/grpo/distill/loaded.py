@@ -25,6 +25,7 @@ class LoadedTeacher:
     `name` is the model's, `longest` how many tokens it has positions for.
     """
 
+    any_temperature = True
     on_device = True
 
     def __init__(self, directory: Path, learner: LearnerConfig) -> None:

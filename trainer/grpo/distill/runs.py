@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -115,6 +116,28 @@ def quarantined(runs: Sequence[SampledRun]) -> dict[str, int]:
     return dict(found)
 
 
+def within_reach(runs: Sequence[SampledRun], teacher: TeacherModel) -> tuple[list[SampledRun], dict[str, int]]:
+    """The runs with those targets that the teacher can rate, and by reason, how many others there are."""
+    lost: Counter[str] = Counter()
+    found = []
+    for run in runs:
+        made = []
+        for one in run.sequences:
+            heat = one.temperatures or (1.0,) * len(one.trained)
+            known = [bool(trained) for trained in one.trained]
+            for place, trained in enumerate(one.trained):
+                if trained and teacher.longest is not None and place >= teacher.longest:
+                    lost[f"beyond the {teacher.longest} tokens of the teacher's context"] += 1
+                elif trained and heat[place] != 1.0 and not teacher.any_temperature:
+                    lost["sampled at another temperature than 1"] += 1
+                else:
+                    continue
+                known[place] = False
+            made.append(_with_targets(one, known))
+        found.append(dataclasses.replace(run, sequences=tuple(made)))
+    return found, dict(lost)
+
+
 def rate(runs: Sequence[SampledRun], teacher: TeacherModel, computed: Callable[[int], None]) -> list[SampledRun]:
     """The runs, with the advantage of every token: the teacher's log-probability less that under which it was sampled,
     in nats, which is an estimate of -KL(sampler || teacher) at that token. A token that the teacher did not rate is no
@@ -123,17 +146,8 @@ def rate(runs: Sequence[SampledRun], teacher: TeacherModel, computed: Callable[[
     found = []
     for run in runs:
         made = [_rated(one, next(ratings)) for one in run.sequences]
-        found.append(
-            SampledRun(
-                run.id,
-                run.revision,
-                run.policy_versions,
-                tuple(one for one, _ in made),
-                run.report,
-                run.reward,
-                tuple(own for _, own in made),
-            )
-        )
+        rated, of_tokens = tuple(one for one, _ in made), tuple(own for _, own in made)
+        found.append(dataclasses.replace(run, sequences=rated, of_tokens=of_tokens))
     return found
 
 
@@ -144,10 +158,15 @@ def _rated(sequence: TokenSequence, rating: Sequence[float | None]) -> tuple[Tok
         float(value) - float(captured) if known and value is not None and captured is not None else 0.0
         for known, value, captured in zip(rated, rating, sequence.logprobs, strict=True)
     )
-    if sum(rated) < sequence.trained_tokens:
-        versions = tuple(version if known else -1 for known, version in zip(rated, sequence.versions, strict=True))
-        sequence = msgspec.structs.replace(sequence, trained=tuple(map(int, rated)), versions=versions)
-    return sequence, advantages
+    return _with_targets(sequence, rated), advantages
+
+
+def _with_targets(sequence: TokenSequence, known: Sequence[bool]) -> TokenSequence:
+    """The sequence with those of its targets alone."""
+    if sum(known) == sequence.trained_tokens:
+        return sequence
+    versions = tuple(version if one else -1 for one, version in zip(known, sequence.versions, strict=True))
+    return msgspec.structs.replace(sequence, trained=tuple(map(int, known)), versions=versions)
 
 
 def make_batch(

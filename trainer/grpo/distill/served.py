@@ -35,6 +35,7 @@ class ServedTeacher:
     `name` is the model's, `longest` the number of tokens of which it can rate the last one (None: no bound is known).
     """
 
+    any_temperature = False
     on_device = False
 
     def __init__(self, url: str, model: str | None = None) -> None:
@@ -100,13 +101,12 @@ class ServedTeacher:
     def rate(
         self, sequences: Sequence[TokenSequence], computed: Callable[[int], None]
     ) -> list[tuple[float | None, ...]]:
-        """Its log-probabilities (nats) of what was sampled; see `TeacherModel.rate`. What was sampled at another
-        temperature than 1 is not rated: the server knows its tokens at 1 alone. A sequence that others begin with is
-        not sent.
+        """Its log-probabilities (nats) of what was sampled; see `TeacherModel.rate`. A sequence is sent up to
+        its last target, and not if others begin with it.
 
         Raises TrainingError when the server does not answer, after some tries, or answers otherwise than vLLM.
         """
-        cut = [self._to_rate(one) for one in sequences]
+        cut = [_up_to_last_target(one) for one in sequences]
         whole = _whole([ids for ids in cut if ids])
         targets = dict.fromkeys(whole.values(), 0)
         for ids, one in zip(cut, sequences, strict=True):
@@ -116,7 +116,7 @@ class ServedTeacher:
         found: list[tuple[float | None, ...]] = []
         for ids, one in zip(cut, sequences, strict=True):
             values = rated[whole[ids]][: len(ids)] if ids else []
-            own = [value if wanted else None for value, wanted in zip(values, _at_temperature_1(one), strict=False)]
+            own = [value if trained else None for value, trained in zip(values, one.trained, strict=False)]
             found.append((*own, *[None] * (len(one.token_ids) - len(own))))
         return found
 
@@ -127,12 +127,6 @@ class ServedTeacher:
 
     def _run(self, asking: Coroutine[Any, Any, _T]) -> _T:
         return self._runner.run(asking)
-
-    def _to_rate(self, sequence: TokenSequence) -> tuple[int, ...]:
-        """The token ids up to the last one that it can rate; none where it can rate none."""
-        wanted = _at_temperature_1(sequence)[: self.longest]
-        last = max((place for place, one in enumerate(wanted) if one), default=-1)
-        return tuple(sequence.token_ids[: last + 1])
 
     async def _rate_all(
         self, targets: Mapping[tuple[int, ...], int], computed: Callable[[int], None]
@@ -270,10 +264,9 @@ def _reason(content: bytes) -> str:
         return content[:1000].decode("utf-8", "replace") or "no reason"
 
 
-def _at_temperature_1(sequence: TokenSequence) -> list[bool]:
-    """Which tokens are targets that were sampled so."""
-    heat = sequence.temperatures or (1.0,) * len(sequence.trained)
-    return [bool(trained) and one == 1.0 for trained, one in zip(sequence.trained, heat, strict=True)]
+def _up_to_last_target(sequence: TokenSequence) -> tuple[int, ...]:
+    last = max((place for place, trained in enumerate(sequence.trained) if trained), default=-1)
+    return tuple(sequence.token_ids[: last + 1])
 
 
 def _whole(rows: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[int, ...]]:

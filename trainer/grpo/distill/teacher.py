@@ -24,14 +24,17 @@ _AT_ONCE = 4096
 class TeacherModel(Protocol):
     """A model that rates what another one sampled.
 
-    `longest` is the place of the last token that it can rate (None: any), `on_device` says that it takes memory of the
-    device on which the policy is trained.
+    `longest` is the number of tokens of which it can rate the last one (None: no bound is known), `any_temperature`
+    says that it rates at that of the sampling, and not at 1 alone, `on_device` that it takes memory of the device on
+    which the policy is trained.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def longest(self) -> int | None: ...
+    @property
+    def any_temperature(self) -> bool: ...
     @property
     def on_device(self) -> bool: ...
 
@@ -43,7 +46,8 @@ class TeacherModel(Protocol):
         self, sequences: Sequence[TokenSequence], computed: Callable[[int], None]
     ) -> list[tuple[float | None, ...]]:
         """Of each sequence the log-probabilities (nats) of its targets, shape (T,), None for other tokens and for those
-        that it cannot rate. `computed` is called with the number of targets that are done, first with 0."""
+        of which it gives none. Targets are such as it can rate: within `longest`, and sampled at temperature 1 unless
+        it takes `any_temperature`. `computed` is called with the number of targets that are done, first with 0."""
         ...
 
     def close(self) -> None:

@@ -153,6 +153,7 @@ def test_what_is_left_out_is_counted(data: DataDir, better: Path, train: Train) 
     done = train("--teacher", str(better))
     assert done.exception is None, done.output
     assert "left out: 1 trajectory (held out from training)" in done.stderr.splitlines()
+    assert Checkpoints(data.policies, "policy").manifest(1).metrics["trajectories_left_out"] == sum(expected.values())
     assert len(Checkpoints(data.policies, "policy").consumed_ids("distill")) == 4
 
 
@@ -168,15 +169,35 @@ def tagged(records: list[Record], tag: str) -> list[Record]:
 def test_tokens_that_the_teacher_cannot_rate_are_left_out(data: DataDir, better: Path, train: Train) -> None:
     """Each run has 6 tokens of prompt, 5 sampled, 3 of prompt, 5 sampled."""
     with teacher_site(better, cards=({"id": "better", "max_model_len": 13},)) as site:
+        plan = train("--teacher", site.url, "--dry-run", "--json")
+        assert not site.prompts
         done = train("--teacher", site.url)
     assert done.exception is None, done.output
     assert {len(prompt) for prompt in site.prompts} == {11}, "up to the last one that it can rate"
-    said = (
-        "left out: 20 tokens (sampled at another temperature than 1, or beyond the 12 tokens of the teacher's context)"
-    )
+    said = "left out: 20 tokens (beyond the 12 tokens of the teacher's context)"
     assert said in done.stderr.splitlines()
     metrics = Checkpoints(data.policies, "policy").manifest(1).metrics
-    assert (metrics["tokens_trained"], metrics["tokens_unrated"]) == (20, 20)
+    assert (metrics["tokens_trained"], metrics["tokens_unrated"], metrics["tokens_quarantined"]) == (20, 20, 0)
+    assert json.loads(plan.stdout)["tokens_trained"] == 20
+
+
+def test_tokens_for_which_the_teacher_has_no_probability_are_said_to_be_so(
+    data: DataDir, better: Path, train: Train
+) -> None:
+    with Store.open(data) as store:
+        sampled = [
+            (id, trained)
+            for run in store.trajectories()
+            for one in sequences(run)[0]
+            for id, trained in zip(one.token_ids, one.trained, strict=True)
+        ]
+    unknown = {next(id for id, trained in sampled if trained)}
+    count = sum(1 for id, trained in sampled if trained and id in unknown)
+    with teacher_site(better, impossible=unknown) as site:
+        done = train("--teacher", site.url)
+    assert done.exception is None, done.output
+    tokens = "1 token" if count == 1 else f"{count} tokens"
+    assert f"left out: {tokens} (without a log-probability by the teacher)" in done.stderr.splitlines()
 
 
 def test_a_teacher_that_can_rate_nothing_is_an_error(data: DataDir, better: Path, train: Train) -> None:
@@ -203,6 +224,8 @@ def test_the_temperature_at_which_tokens_were_sampled(data: DataDir, better: Pat
     with teacher_site(better) as site:
         done = train("--teacher", site.url if served else str(better))
     assert done.exception is None, done.output
+    said = "left out: 10 tokens (sampled at another temperature than 1)"
+    assert (said in done.stderr.splitlines()) is served
     metrics = Checkpoints(data.policies, "policy").manifest(1).metrics
     assert metrics["tokens_trained"] == (40 if served else 50)
     assert metrics["tokens_unrated"] == (10 if served else 0)

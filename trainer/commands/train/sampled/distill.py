@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from trainer.grpo.distill.runs import (
     rate,
     require_sampled,
     sampled_runs,
+    within_reach,
 )
 from trainer.grpo.distill.teacher import TeacherModel, open_teacher, require_same_tokens
 from trainer.grpo.shares import share_out
@@ -102,11 +103,14 @@ def train_distill(
     )
 
     def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
-        """That of each share in its turn, by then the runs are a step older."""
+        """That of each share in its turn, by then the runs are a step older; the first counts what was left out."""
+        left_out = choice.left_out
         while rated:
             clock = Clock()
             clock(Phase.BATCH)
-            made = make_batch(rated.pop(0), step=checkpoints.latest() or 0, policy=checkpoints.policy)
+            step = checkpoints.latest() or 0
+            made = make_batch(rated.pop(0), step=step, policy=checkpoints.policy, left_out=left_out)
+            left_out = {}
             clock.stop()
             yield made, clock
 
@@ -115,24 +119,32 @@ def train_distill(
 
 def _rated(shares: list[list[SampledRun]], teacher: TeacherModel) -> list[list[SampledRun]]:
     """The shares in which anything was rated. Raises NothingToTrain where that is none."""
-    total = sum(run.tokens for share in shares for run in share)
-    progress = CountedProgress(total, f"tokens rated by {teacher.name}", tells_short=False)
-    every = rate([run for share in shares for run in share], teacher, lambda done: progress.of(done, total))
-    missing = total - sum(run.tokens for run in every)
-    why = "sampled at another temperature than 1" if not teacher.on_device else "not to be rated"
-    if teacher.longest is not None:
-        why += f", or beyond the {teacher.longest} tokens of the teacher's context"
-    if missing == total:
+    waiting = [run for share in shares for run in share]
+    total = sum(run.tokens for run in waiting)
+    reached, lost = within_reach(waiting, teacher)
+    asked = sum(run.tokens for run in reached)
+    progress = CountedProgress(asked, f"tokens rated by {teacher.name}", tells_short=False)
+    every = rate(reached, teacher, lambda done: progress.of(done, asked)) if asked else reached
+    if unknown := asked - sum(run.tokens for run in every):
+        lost["without a log-probability by the teacher"] = unknown
+    if sum(lost.values()) == total:
         raise NothingToTrain(
-            f"The teacher {teacher.name} can rate none of the {total} tokens: {why}.",
+            f"The teacher {teacher.name} can rate none of the {total} tokens: {_reasons(lost)}.",
             "Name a teacher of a longer context, or sample at temperature 1; a teacher that is loaded from a directory "
             "rates at any temperature.",
         )
-    if missing:
-        say(f"left out: {quantity(missing, 'token')} ({why})")
+    tell(_unrated_lines(lost))
     found = iter(every)
     rated = [[next(found) for _ in share] for share in shares]
     return [share for share in rated if any(run.tokens for run in share)]
+
+
+def _unrated_lines(lost: Mapping[str, int]) -> list[str]:
+    return [f"left out: {quantity(count, 'token')} ({why})" for why, count in lost.items()]
+
+
+def _reasons(lost: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {why}" for why, count in lost.items())
 
 
 def _print_skip(as_json: bool) -> None:
@@ -157,10 +169,11 @@ def print_distillation(
     choice = choose_runs(store, checkpoints, max_staleness, refused)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
     runs = sampled_runs(store, choice.groups, checkpoints.policy)
-    batch = make_batch(runs, step=checkpoints.latest() or 0, policy=checkpoints.policy, left_out=choice.left_out)
     base_model = require_base_model(base_model)
     with closing(open_teacher(names.teacher, names.model, learner)) as teacher:
         require_same_tokens(teacher, base_model, [one for run in runs for one in run.sequences])
+        reached, lost = within_reach(runs, teacher)
+    batch = make_batch(reached, step=checkpoints.latest() or 0, policy=checkpoints.policy, left_out=choice.left_out)
     if fewer:
         click.echo(fewer, err=True)
     if as_json:
@@ -181,6 +194,6 @@ def print_distillation(
     trajectories = quantity(len(batch.samples), "trajectory")
     click.echo(f"{checkpoints.policy} would be distilled from {teacher.name} on {trajectories}.")
     click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
-    for line in left_out_lines(batch.left_out, calls=batch.quarantined):
+    for line in (*left_out_lines(batch.left_out, calls=batch.quarantined), *_unrated_lines(lost)):
         click.echo(f"  {line}")
     print_hint(lambda: require_sampled(runs, choice.left_out))
