@@ -88,14 +88,19 @@ def require_same_tokens(teacher: TeacherModel, base_model: Path, sequences: Sequ
     ids = sorted(set(own.all_special_ids).union(chain.from_iterable(one.token_ids for one in sequences)))
     for first in range(0, len(ids), _AT_ONCE):
         some = ids[first : first + _AT_ONCE]
-        while own.decode(some) != teacher.text(some):
-            half = some[: len(some) // 2]
-            if len(some) == 1:
-                theirs = teacher.text(some)
-                said = "nothing" if theirs is None else repr(theirs)
-                raise TrainingError(
-                    f"The teacher {teacher.name} has another tokenizer than {base_model}: token {some[0]} is "
-                    f"{own.decode(some)!r} there, and {said} to the teacher.",
-                    "Distil from a model of the same family, whose tokenizer has the same ids.",
-                )
-            some = half if own.decode(half) != teacher.text(half) else some[len(half) :]
+        if own.decode(some) == teacher.text(some):
+            continue
+        while len(some) > 1:
+            middle = len(some) // 2
+            differing = [half for half in (some[:middle], some[middle:]) if own.decode(half) != teacher.text(half)]
+            if not differing:  # they differ only beside each other
+                break
+            some = differing[0]
+        theirs = teacher.text(some)
+        said = "nothing" if theirs is None else repr(theirs)
+        which = f"token {some[0]} is" if len(some) == 1 else f"tokens {some[0]} to {some[-1]} are"
+        raise TrainingError(
+            f"The teacher {teacher.name} has another tokenizer than {base_model}: {which} {own.decode(some)!r} there, "
+            f"and {said} to the teacher.",
+            "Distil from a model of the same family, whose tokenizer has the same ids.",
+        )

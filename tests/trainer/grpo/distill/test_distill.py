@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +25,8 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
 from trainer.commands.train.cli import command
 from trainer.commands.train.settings import parse_settings
+from trainer.grpo.distill.teacher import require_same_tokens
+from trainer.policies.base_tokenizer import read_tokenizer
 from trainer.policies.checkpoints import Checkpoints
 
 Train = Callable[..., Result]
@@ -247,6 +250,27 @@ def test_another_tokenizer_is_refused_by_the_token(
             assert f"has another tokenizer than {base_model}: token " in done.exception.message
         assert not site.prompts
     assert not Checkpoints(data.policies, "policy").steps()
+
+
+class Splits:
+    """A teacher whose text is the policy's for some lists of token ids alone."""
+
+    name, longest, any_temperature, on_device = "splits", None, True, True
+
+    def __init__(self, own: Any, differs: Callable[[Sequence[int]], bool]) -> None:
+        self.own, self.differs = own, differs
+
+    def text(self, ids: Sequence[int]) -> str | None:
+        return str(self.own.decode(list(ids))) + ("!" if self.differs(ids) else "")
+
+
+def test_tokens_that_differ_only_beside_each_other_are_refused(data: DataDir, base_model: Path) -> None:
+    """Each half by itself has the same text: the comparison ended there without an error."""
+    with Store.open(data) as store:
+        some = [one for run in store.trajectories() for one in sequences(run)[0]]
+    own = read_tokenizer(base_model)
+    with pytest.raises(TrainingError, match=r"has another tokenizer than .*: tokens "):
+        require_same_tokens(Splits(own, lambda ids: len(ids) > 2), base_model, some)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
