@@ -242,13 +242,14 @@ SHELLS = {
     "calls.routing": "apply",
     "patches.threads": "in_flow",
     "context.flow": "current_flow set_flow",
+    "base.annotations": "require_function",
     "base.guard": "Guard.__enter__ Guard.__exit__",
     "patches.hooks": "install",
     "export.recorder": "Recorder._work",
     "export.lifecycle": "at_exit _all _outlasting",
 }
 """What stands around the guards and so cannot be under one: the public names and the frames that the user's own code
-runs in, each with its work under a guard inside, and what only reads or writes a variable."""
+runs in, each with its work under a guard inside, what only reads or writes a variable, and what refuses a wrong use."""
 
 UNCOUNTED = {
     "arttrace.capture.base.values:_fallback",

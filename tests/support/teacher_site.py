@@ -4,6 +4,7 @@ asked. `trouble` decides by path and number of the request on it: a status and a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import Counter
@@ -61,10 +62,11 @@ def teacher_site(
                 site.keys.add(self.headers.get("authorization"))
                 status, said = trouble(self.path, site.asked[self.path]) or (200, None)
             content = said if isinstance(said, bytes) else json.dumps(said or answer(self.path, body)).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # of who no longer waits
+                self.send_response(status)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
 
         do_GET = do_POST
 

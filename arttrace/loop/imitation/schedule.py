@@ -16,21 +16,18 @@ Schedule = Literal["cosine", "linear", "constant"]
 
 
 class SFTChunk(NamedTuple):
-    """What one call of `train_sft` takes of a longer training.
-
-    Args:
-        trajectories: The trajectories, in the order of their optimizer steps.
-        config: The learning rates of these steps, and how many trajectories each takes.
-        step: The number of the first optimizer step over all epochs, from 0.
-        epoch: The number of the epoch, from 0.
-        epoch_step: The number of the first optimizer step within the epoch, from 0.
-    """
+    """What one call of `train_sft` takes of a longer training."""
 
     trajectories: list[Trajectory]
+    """In the order of their optimizer steps."""
     config: TrainSFTConfig
+    """The learning rates of these steps, and how many trajectories each takes."""
     step: int
+    """The number of the first optimizer step over all epochs, from 0."""
     epoch: int
+    """The number of the epoch, from 0."""
     epoch_step: int
+    """The number of the first optimizer step within the epoch, from 0."""
 
 
 def create_lr_schedule(
