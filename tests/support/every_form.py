@@ -85,6 +85,34 @@ ITEMS: dict[str, tuple[dict[str, Any], ...]] = {
             ],
         },
     ),
+    "verl rollouts": (
+        {
+            "input": "user\n2 + 2?\nassistant\n", "output": "4", "gts": "4", "score": 1.0, "step": 3,
+            "uid": "5d1b-a_0_0",
+        },
+    ),
+    "agent lightning rollouts": (
+        {
+            "rollout": {
+                "rollout_id": "a", "input": {"question": "2 + 2?"}, "is_train": True,
+                "status": {"state": "succeeded", "created_at": 1_772_359_201.0, "updated_at": 1_772_359_202.0},
+            },
+            "events": [
+                {
+                    "event_type": "model_request", "rollout_id": "a", "attempt_id": "0", "timestamp": 1_772_359_201.5,
+                    "data": {
+                        "model": "m", "status": "ok", "latency_ms": 50.0, "http_status": 200,
+                        "request": {"model": "m", "messages": [ASKED]},
+                        "response": {"id": "r", "model": "m", "choices": _CHOICES, "usage": _USAGE},
+                    },
+                },
+                {
+                    "event_type": "reward", "rollout_id": "a", "attempt_id": "0", "timestamp": 1_772_359_201.8,
+                    "data": {"value": 1.0, "source": "agent"},
+                },
+            ],
+        },
+    ),
     "art trajectories": (
         {"trajectories": [{"messages_and_choices": [ASKED, {**_CHOICES[0]}], "reward": 1.0, "metrics": {"n": 1}}]},
     ),
