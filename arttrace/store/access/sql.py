@@ -45,15 +45,15 @@ encode_values = msgspec.json.Encoder(enc_hook=str, decimal_format="number").enco
 
 def run_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Column names and rows. Raises StoreError if DuckDB refuses the query, or if it would write."""
-    with _only_reading(connection, query):
-        columns, pages = _columns_and_pages(connection, query, _ROWS_AT_ONCE)
+    with _only_reading(connection, query) as statement:
+        columns, pages = _columns_and_pages(connection, statement, _ROWS_AT_ONCE)
         return columns, _bounded(pages)
 
 
 def query_pages(connection: duckdb.DuckDBPyConnection, query: str, rows: int) -> Iterator[list[tuple[Any, ...]]]:
     """The rows, so many at a time, as DuckDB finds them. Raises StoreError as run_query does."""
-    with _only_reading(connection, query):
-        yield from _columns_and_pages(connection, query, rows)[1]
+    with _only_reading(connection, query) as statement:
+        yield from _columns_and_pages(connection, statement, rows)[1]
 
 
 def named_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
@@ -77,12 +77,12 @@ def _keyed_by_text(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[None]:
+def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[duckdb.Statement]:
     try:
-        _check(connection, query)
+        statement = _checked(connection, query)
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            yield
+            yield statement
         finally:
             with contextlib.suppress(duckdb.Error):  # a fatal error has ended it
                 connection.execute("ROLLBACK")
@@ -102,12 +102,13 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator
         ) from error
 
 
-def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Raises StoreError unless it is one query that reads, explained or not. An explained one is parsed by itself, to
-    the end: EXPLAIN ANALYZE runs it, and DuckDB does not say what it is."""
+def _checked(connection: duckdb.DuckDBPyConnection, query: str) -> duckdb.Statement:
+    """The query, parsed: DuckDB parses a text each time that it is given one, which takes longer than most answers.
+    Raises StoreError unless it is one query that reads, explained or not. An explained one is parsed by itself, to the
+    end: EXPLAIN ANALYZE runs it, and DuckDB does not say what it is."""
     if well_formed(query) != query:
         raise StoreError("the query failed: it holds bytes that are not UTF-8")
-    statements = connection.extract_statements(query)
+    given = statements = connection.extract_statements(query)
     if [one.type for one in statements] == [duckdb.StatementType.EXPLAIN]:
         explaining = _explaining.match(query)
         query = query[explaining.end() :] if explaining else ""
@@ -117,6 +118,7 @@ def _check(connection: duckdb.DuckDBPyConnection, query: str) -> None:
             "only a single read-only query is allowed here, without functions that do more",
             "Of what is stored `arttrace prune` removes runs, and `arttrace score` adds rewards.",
         )
+    return given[0]
 
 
 def _only_reads(connection: duckdb.DuckDBPyConnection, query: str) -> bool:
@@ -148,17 +150,17 @@ def _objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _columns_and_pages(
-    connection: duckdb.DuckDBPyConnection, query: str, rows: int
+    connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, rows: int
 ) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
-    described = connection.sql(query)  # it is not run for that
+    described = connection.sql(statement)  # it is not run for that
     columns, types = list(described.columns), [str(type) for type in described.types]
     zoned = [at for at, type in enumerate(types) if _ZONED in type and _PLAIN not in type.replace(_ZONED, "")]
     if any(_ZONED in type for type in types):  # DuckDB would need the package pytz to hand these over
         casts = ", ".join(f"c{at}::{type.replace(_ZONED, _PLAIN)}" for at, type in enumerate(types))
         names = ", ".join(f"c{at}" for at in range(len(types)))
-        query = f"SELECT {casts} FROM (\n{_up_to_its_semicolon(query)}\n) AS q({names})"  # noqa: S608
-        _check(connection, query)
-    return columns, _pages(connection.execute(query), rows, zoned)
+        query = _up_to_its_semicolon(statement.query)
+        statement = _checked(connection, f"SELECT {casts} FROM (\n{query}\n) AS q({names})")  # noqa: S608
+    return columns, _pages(connection.execute(statement), rows, zoned)
 
 
 def _up_to_its_semicolon(query: str) -> str:
