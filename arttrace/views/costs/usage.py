@@ -15,7 +15,7 @@ from arttrace.store import AnyStore
 from arttrace.store.rows.columns import LAST_READING
 from arttrace.store.rows.left_out import IS_MARK
 from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
-from arttrace.store.rows.view_parts.definition import BELONGS_TO, of_document
+from arttrace.store.rows.view_parts.definition import BELONGS_TO, known_time, of_document
 from arttrace.store.rows.view_parts.stated_cost import stated_cost
 from arttrace.store.sql_text import listed, quoted
 from arttrace.views.costs.prices import TIERS, Prices, Usage
@@ -44,9 +44,16 @@ _MODEL = f"""coalesce(CASE {_PROVIDER} WHEN 'aws.bedrock' THEN {of_document(semc
         c.model, '')"""
 """Its maker's name of a model is not the one under which Bedrock sells it."""
 _TIER = "CASE " + " ".join(f"WHEN c.input_tokens > {tier} THEN {tier}" for tier in reversed(TIERS)) + " ELSE 0 END"
-_IS_CALL = f"""c.operation IN {semconv.CALL_OPERATIONS} AND c.end_ns > 0
-        AND NOT (c.error IS NOT NULL AND used IS NULL AND stated IS NULL)"""
-_STATED = stated_cost()
+_STATED = stated_cost("c.")
+_CALLS = f"""WITH calls_of_source AS MATERIALIZED (
+        SELECT trace_id, span_id, trajectory_id, {known_time("start_ns")} AS started, operation, error, model,
+            policy_version, input_tokens, output_tokens, {_PROVIDER} AS provider, {_MODEL} AS sold_as,
+            coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, '') AS host,
+            TRY_CAST({_first(_CACHED)} AS BIGINT) AS cached, TRY_CAST({_first(_WRITTEN)} AS BIGINT) AS written,
+            {_STATED} AS stated
+        FROM {{source}} c WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}'
+            OR (operation IN {semconv.CALL_OPERATIONS} AND end_ns > 0))"""  # noqa: S608
+"""What is told of calls, and of outer records of calls, without their documents: it is read twice, and planned once."""
 _TOKENS = "coalesce(input_tokens, 0) + output_tokens"
 _ABOVE = "OVER (PARTITION BY trace_id, above)"
 _OF_OUTER = f"""(SELECT trace_id AS in_trace, span_id AS in_span,
@@ -55,20 +62,22 @@ _OF_OUTER = f"""(SELECT trace_id AS in_trace, span_id AS in_span,
             THEN outer_stated END AS outer_stated
     FROM (
         SELECT b.*, above, outer_stated FROM (
-            SELECT trace_id AS above_trace, span_id AS above, {_STATED} AS outer_stated FROM {{source}}
+            SELECT trace_id AS above_trace, span_id AS above, stated AS outer_stated FROM calls_of_source
             WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}')
         JOIN span_records b ON b.trace_id = above_trace AND b.parent_span_id = above
         WHERE b.operation IN {semconv.CALL_OPERATIONS} AND b.end_ns > 0 AND b.error IS NULL
         QUALIFY 1 = row_number() OVER (PARTITION BY b.trace_id, b.span_id ORDER BY b.bytes DESC)))"""  # noqa: S608
 """What the outer one of two records of a call states, of the inner one, which counts; of several, by their tokens."""
-_USAGES = f"""SELECT {{name}}, {_MODEL}, c.policy_version, {_PROVIDER},
-        coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, ''), {_TIER}, count(*),
-        coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(TRY_CAST({_first(_CACHED)} AS BIGINT)), 0)::BIGINT,
-        coalesce(sum(TRY_CAST({_first(_WRITTEN)} AS BIGINT)), 0)::BIGINT, coalesce(sum(c.output_tokens), 0)::BIGINT,
-        coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS reported, sum(stated)
-    FROM (SELECT s.*, coalesce(input_tokens, output_tokens) AS used, coalesce({_STATED}, outer_stated) AS stated
-        FROM {{source}} s LEFT JOIN {_OF_OUTER} ON in_trace = s.trace_id AND in_span = s.span_id) c {{join}}
-    WHERE {_IS_CALL} AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported, stated IS NULL"""  # noqa: S608
+_USAGES = f"""{_CALLS}
+    SELECT {{name}}, c.sold_as, c.policy_version, c.provider, c.host, {_TIER}, count(*),
+        coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(c.cached), 0)::BIGINT,
+        coalesce(sum(c.written), 0)::BIGINT, coalesce(sum(c.output_tokens), 0)::BIGINT,
+        coalesce(c.input_tokens, c.output_tokens) IS NOT NULL AS reported, sum(c.cost)
+    FROM (SELECT s.*, coalesce(stated, outer_stated) AS cost
+        FROM calls_of_source s LEFT JOIN {_OF_OUTER} ON in_trace = s.trace_id AND in_span = s.span_id) c {{join}}
+    WHERE c.operation IN {semconv.CALL_OPERATIONS}
+        AND NOT (c.error IS NOT NULL AND coalesce(c.input_tokens, c.output_tokens) IS NULL AND c.cost IS NULL)
+        AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported, c.cost IS NULL"""  # noqa: S608
 AGENTS_OF_CALLS: Final = f"""(WITH RECURSIVE above AS (
         SELECT DISTINCT trace_id, span_id, parent_span_id FROM span_records
         WHERE parent_span_id IS NOT NULL AND operation IS DISTINCT FROM '{semconv.OPERATION_INVOKE_AGENT}'),
