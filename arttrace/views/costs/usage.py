@@ -44,13 +44,12 @@ _MODEL = f"""coalesce(CASE {_PROVIDER} WHEN 'aws.bedrock' THEN {of_document(semc
         c.model, '')"""
 """Its maker's name of a model is not the one under which Bedrock sells it."""
 _TIER = "CASE " + " ".join(f"WHEN c.input_tokens > {tier} THEN {tier}" for tier in reversed(TIERS)) + " ELSE 0 END"
-_STATED = stated_cost("c.")
 _CALLS = f"""WITH calls_of_source AS MATERIALIZED (
         SELECT trace_id, span_id, trajectory_id, {known_time("start_ns")} AS started, operation, error, model,
             policy_version, input_tokens, output_tokens, {_PROVIDER} AS provider, {_MODEL} AS sold_as,
             coalesce({of_document(semconv.SERVER_ADDRESS, of="c.")}, '') AS host,
             TRY_CAST({_first(_CACHED)} AS BIGINT) AS cached, TRY_CAST({_first(_WRITTEN)} AS BIGINT) AS written,
-            {_STATED} AS stated
+            {stated_cost("c.")} AS stated
         FROM {{source}} c WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}'
             OR (operation IN {semconv.CALL_OPERATIONS} AND end_ns > 0))"""  # noqa: S608
 """What is told of calls, and of outer records of calls, without their documents: it is read twice, and planned once."""
