@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import ChatServer, serve
 from small_disk import only_root, small_disk
 from spool import finished_spans, read_spans
@@ -26,14 +27,16 @@ from arttrace.trajectories import build_trajectories
 
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
 
-AGENT = """
-import sys, threading
-from concurrent.futures import ThreadPoolExecutor
+ASK_BY_OPENAI = """
 from openai import OpenAI
 client = OpenAI()
 def ask(text):
     answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
     return answer.choices[0].message.content
+"""
+AGENT = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
 if __name__ == "__main__":
     print(ask("plan"))
     with ThreadPoolExecutor(2) as pool:
@@ -61,15 +64,16 @@ def server() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Path:
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "agent.py"
-    path.write_text(AGENT)
+    path.write_text(ASK + AGENT)
+    for name, value in CAPTURED.items():
+        monkeypatch.setenv(name, value)
     return path
 
 
-def test_a_whole_program_is_one_trajectory_and_its_exit_code_its_own(
-    tmp_path: Path, agent: Path, server: ChatServer
-) -> None:
+def test_a_whole_program_is_one_trajectory_and_its_exit_code_its_own(tmp_path: Path, server: ChatServer) -> None:
+    (tmp_path / "agent.py").write_text(ASK_BY_OPENAI + AGENT)
     done = run(tmp_path, server, "--project", "shop", "--", sys.executable, "agent.py", "--task", "3")
     assert done.returncode == 7, done.stderr
     assert done.stderr == ""
@@ -194,12 +198,8 @@ def test_a_console_script_and_a_package_are_captured(tmp_path: Path, agent: Path
 
 
 def test_a_program_ended_by_sigterm_is_seen_to_be_incomplete(tmp_path: Path, server: ChatServer) -> None:
-    (tmp_path / "long.py").write_text(
-        "import time\nfrom openai import OpenAI\n"
-        "OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])\n"
-        "print('called', flush=True)\ntime.sleep(60)\n"
-    )
-    env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url}
+    (tmp_path / "long.py").write_text(f"{ASK}import time\nask('hi')\nprint('called', flush=True)\ntime.sleep(60)\n")
+    env = {**os.environ, **CAPTURED, "OPENAI_BASE_URL": server.url}
     process = subprocess.Popen(
         [*ARTTRACE, "run", "--dir", str(tmp_path / "data"), "long.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE
     )
@@ -265,7 +265,10 @@ def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: Cha
     assert "2 requests to 127.0.0.1/v1/chat (no setting captures them" in text
     assert text.endswith("; no call matched the route other[Refunds]")
     assert not list((tmp_path / "data").glob("tally-*"))
-    assert said(tmp_path, server, "--quiet", *program) == ""
+    (tmp_path / "quiet.py").write_text(f"{ASK}ask('one')\n")
+    quiet = ["--quiet", "--", sys.executable, str(tmp_path / "quiet.py")]
+    assert said(tmp_path, server, *quiet, **CAPTURED) == ""
+    assert said(tmp_path, server, *quiet[1:], **CAPTURED).startswith("arttrace: 1 run and 1 model call captured")
 
 
 def test_a_program_that_is_not_python_is_reported_as_captured_by_a_policys_server_alone(
@@ -288,11 +291,8 @@ def test_a_program_that_is_not_python_is_reported_as_captured_by_a_policys_serve
 ENDED_BY_A_SIGNAL = """
 import multiprocessing, os, signal
 import arttrace
-from openai import OpenAI
 def work():
-    arttrace.trajectory(name="handle")(lambda: OpenAI().chat.completions.create(
-        model="m", messages=[{"role": "user", "content": "one"}]
-    ))()
+    arttrace.trajectory(name="handle")(ask)("one")
     arttrace.flush()
     os.kill(os.getpid(), signal.SIGTERM)  # as the workers of uvicorn end
 if __name__ == "__main__":
@@ -304,18 +304,14 @@ if __name__ == "__main__":
 
 
 def test_what_a_process_captured_that_a_signal_ended_is_in_the_line(server: ChatServer, tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text(ENDED_BY_A_SIGNAL)
-    text = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    (tmp_path / "agent.py").write_text(ASK + ENDED_BY_A_SIGNAL)
+    text = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"), **CAPTURED)
     assert text == f"arttrace: 1 run and 1 model call captured in {tmp_path / 'data'}\n"
 
 
 BIG = """
-import os, arttrace
-from openai import OpenAI
-client = OpenAI()
-@arttrace.trajectory
-def answer(text):
-    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+import arttrace
+answer = arttrace.trajectory(ask)
 for number in range(8):
     answer(os.urandom(100_000).hex())
 """
@@ -326,11 +322,11 @@ for number in range(8):
 def test_what_a_full_disk_did_not_take_is_not_said_to_be_captured(
     server: ChatServer, tmp_path: Path, disk: str
 ) -> None:
-    (tmp_path / "agent.py").write_text(BIG)
+    (tmp_path / "agent.py").write_text(ASK + BIG)
     (tmp_path / "data").mkdir()
     with small_disk(tmp_path / "data", disk):
         program = ["--", sys.executable, str(tmp_path / "agent.py")]
-        *_, text = said(tmp_path, server, *program, ARTTRACE_RAISE="0").splitlines()
+        *_, text = said(tmp_path, server, *program, ARTTRACE_RAISE="0", **CAPTURED).splitlines()
         spans = [] if disk.endswith("ro") else finished_spans(tmp_path / "data")
     calls, runs = (sum(span.name.startswith(name) for span in spans) for name in ("chat", "invoke_agent"))
     assert 0 <= runs < 8

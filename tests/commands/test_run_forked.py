@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import ChatServer, serve
 from forks import UNSAID
 from spool import read_spans
@@ -18,10 +19,6 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
 FORKING = """
-import os
-from openai import OpenAI
-def ask(text):
-    OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
 if "parent first" in BEFORE:
     ask("parent first")
 if (pid := os.fork()) == 0:
@@ -41,7 +38,7 @@ ask("parent")
 @pytest.mark.parametrize("ends", ["os._exit(0)", "raise SystemExit(0)"])
 def test_a_forked_child_that_ends_at_once_ends_its_run(before: str, ends: str, tmp_path: Path) -> None:
     program = tmp_path / "forking.py"
-    program.write_text(f"BEFORE = {before!r}" + FORKING.replace("ENDS", ends))
+    program.write_text(f"BEFORE = {before!r}{ASK}" + FORKING.replace("ENDS", ends))
     with serve() as server:
         shown = ended(tmp_path, program, server)
     runs = build_trajectories(read_spans(tmp_path / "data"))
@@ -53,8 +50,7 @@ def test_a_forked_child_that_ends_at_once_ends_its_run(before: str, ends: str, t
 
 def ended(directory: Path, program: Path, server: ChatServer) -> str:
     """Runs the program, and gives the line that it ended with."""
-    asked = {"OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url, "ARTTRACE_RAISE": "1"}
-    env = {**os.environ, **UNSAID, **asked}
+    env = {**os.environ, **UNSAID, **CAPTURED, "OPENAI_BASE_URL": server.url, "ARTTRACE_RAISE": "1"}
     command = [*ARTTRACE, "run", "--dir", str(directory / "data"), str(program)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -10,16 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import ChatServer, serve
 from spool import finished_spans
 
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
-AGENT = """
+AGENT = f"""{ASK}
 import sys
-from importlib.util import find_spec
-from openai import OpenAI
-answer = OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "plan"}])
-print(answer.choices[0].message.content)
+print(ask("plan"))
 sys.exit(7)
 """
 
@@ -41,7 +39,7 @@ def agent(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_that_are_closed_stay_so(closed: str, tmp_path: Path, agent: Path, server: ChatServer) -> None:
     started = [*ARTTRACE, "run", "--dir", "data", "--", sys.executable, "agent.py"]
-    env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url}
+    env = {**os.environ, **CAPTURED, "OPENAI_BASE_URL": server.url}
     shell = ["sh", "-c", f'"$@" {closed}', "sh", *started]
     done = subprocess.run(shell, cwd=tmp_path, env=env, timeout=300)
     assert done.returncode == 7
@@ -81,7 +79,7 @@ def test_a_program_in_a_directory_that_is_gone_is_captured_and_nothing_is_printe
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.theirs = True\n")
     agent.write_text(AGENT.replace("sys.exit(7)", "sys.exit(7 if theirs else 0)"))
     started = [*ARTTRACE, "run", "--quiet", "--dir", str(tmp_path / "data"), "--", sys.executable, str(agent)]
-    env = {**os.environ, "OPENAI_API_KEY": "sk-test-key-1234", "OPENAI_BASE_URL": server.url}
+    env = {**os.environ, **CAPTURED, "OPENAI_BASE_URL": server.url}
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     shell = ["sh", "-c", 'cd gone && rmdir ../gone && exec "$@"', "sh", *started]
     done = subprocess.run(shell, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
