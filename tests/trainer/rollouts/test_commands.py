@@ -52,16 +52,19 @@ import sys, arttrace, openai
 print(openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": sys.argv[1]}]))
 arttrace.reward(0.25)
 """
-DECORATED = """
-import sys, arttrace, openai
+BY_HTTP = """
+import os, sys, arttrace, httpx2
 
-@arttrace.trajectory(tags=["own"], group="mine")
 def agent(task):
-    openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": task}])
+    asked = {"model": "m", "messages": [{"role": "user", "content": task}]}
+    url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1") + "/chat/completions"
+    key = {"authorization": "Bearer " + os.environ.get("OPENAI_API_KEY", "k")}
+    httpx2.post(url, json=asked, headers=key, trust_env=False).raise_for_status()
     arttrace.reward(0.25)
-
-agent(sys.argv[1])
 """
+"""What a program in Python does without openai, whose import takes longer than all else that it does."""
+UNDECORATED = f"{BY_HTTP}\nagent(sys.argv[1])\n"
+DECORATED = f"{BY_HTTP}\narttrace.trajectory(tags=['own'], group='mine')(agent)(sys.argv[1])\n"
 IN_TWO_STEPS = """
 import subprocess, sys
 sys.exit(subprocess.call(sys.argv[1:]))
@@ -117,7 +120,7 @@ async def started(site: Site, inputs: list[dict[str, Any]], *options: object, cw
     ]
     return await asyncio.create_subprocess_exec(
         *program, *map(str, given), *map(str, options),
-        cwd=cwd, env={**os.environ, "ARTTRACE_API_KEY": "secret"},
+        cwd=cwd, env={**os.environ, "ARTTRACE_API_KEY": "secret", "ARTTRACE_CAPTURE_HTTP": "1"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
 
@@ -235,11 +238,22 @@ STARTED_BY: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("by", STARTED_BY)
-@pytest.mark.parametrize("agent", ["agent.py", "decorated.py"])
+@pytest.mark.parametrize(
+    ("by", "agent"),
+    [
+        *[("itself", "undecorated.py"), ("itself", "decorated.py")],
+        *[("a program in Python", "undecorated.py"), ("a program in Python", "decorated.py")],
+        *[("uv", "undecorated.py"), ("env", "decorated.py"), ("a shell", "undecorated.py")],
+        # to arttrace run, uv, env and a shell are alike: programs that are not Python
+        pytest.param("uv", "decorated.py", marks=pytest.mark.full),
+        pytest.param("env", "undecorated.py", marks=pytest.mark.full),
+        pytest.param("a shell", "decorated.py", marks=pytest.mark.full),
+    ],
+)
 async def test_what_starts_python_gives_one_run_for_each_rollout(
     site: Site, workspace: Path, by: str, agent: str
 ) -> None:
+    (workspace / "undecorated.py").write_text(UNDECORATED)
     (workspace / "decorated.py").write_text(DECORATED)
     (workspace / "start").write_text(f"#!{sys.executable}\n{IN_TWO_STEPS}")
     (workspace / "start").chmod(0o755)
@@ -276,7 +290,8 @@ async def test_a_run_whose_command_goes_on_when_its_program_has_ended_is_not_com
     site: Site, workspace: Path
 ) -> None:
     """Its end comes with the command's: what is next may be a part of it."""
-    command = ["sh", "-c", '"$0" agent.py "$1"; sleep 600', sys.executable, "{task}"]
+    (workspace / "undecorated.py").write_text(UNDECORATED)
+    command = ["sh", "-c", '"$0" undecorated.py "$1"; sleep 600', sys.executable, "{task}"]
     code, report, said = await rolled_out(
         site, [{"task": "hi"}], "-n", 1, "--timeout", 20, "--", *command, cwd=workspace
     )
@@ -287,7 +302,7 @@ async def test_a_run_whose_command_goes_on_when_its_program_has_ended_is_not_com
 
 
 async def test_what_a_command_pipes_into_its_program_is_read(site: Site, workspace: Path) -> None:
-    (workspace / "reads.py").write_text(f"import sys; sys.argv.append(sys.stdin.read().strip())\n{PYTHON}")
+    (workspace / "reads.py").write_text(f"import sys; sys.argv.append(sys.stdin.read().strip())\n{UNDECORATED}")
     command = ["sh", "-c", 'echo "$1" | "$0" reads.py', sys.executable, "{task}"]
     code, _, said = await rolled_out(site, [{"task": "hi"}], "-n", 1, "--", *command, cwd=workspace)
     assert code == 0, said
