@@ -35,8 +35,22 @@ from trainer.rollouts.report import Outcome, report_of
 
 _AGENT = """
 import asyncio, dataclasses, json, os, pathlib, sys, time
-import openai
 import arttrace
+
+if os.environ.get("CLIENT") == "httpx2":  # whose import takes a seventh of openai's
+    import httpx2
+
+    async def ask(**request):
+        url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            answer = await client.post(url, json=request)
+        return answer.raise_for_status().json()["choices"][0]["message"]
+else:
+    import openai
+
+    async def ask(**request):
+        completion = await openai.AsyncOpenAI(max_retries=0).chat.completions.create(**request)
+        return completion.choices[0].message.model_dump(exclude_none=True)
 
 @dataclasses.dataclass
 class Style:
@@ -59,22 +73,20 @@ async def stock(item):
     return 5
 
 async def talk(question):
-    client = openai.AsyncOpenAI(max_retries=0)
     messages = [{"role": "user", "content": question}]
     tools = [{"type": "function", "function": {"name": n, "parameters": {}}} for n in ("price", "stock")]
     for _ in range(4):
-        completion = await client.chat.completions.create(model="gpt-4o", messages=messages, tools=tools)
-        reply = completion.choices[0].message
+        reply = await ask(model="gpt-4o", messages=messages, tools=tools)
         messages.append(reply)
-        if not reply.tool_calls:
-            return reply.content
-        for made in reply.tool_calls:
-            arguments = json.loads(made.function.arguments)
+        if not reply.get("tool_calls"):
+            return reply["content"]
+        for made in reply["tool_calls"]:
+            arguments = json.loads(made["function"]["arguments"])
             try:
-                result = price(**arguments) if made.function.name == "price" else await stock(**arguments)
+                result = price(**arguments) if made["function"]["name"] == "price" else await stock(**arguments)
             except KeyError as error:
                 result = f"no such item: {error}"
-            messages.append({"role": "tool", "tool_call_id": made.id, "content": json.dumps(result)})
+            messages.append({"role": "tool", "tool_call_id": made["id"], "content": json.dumps(result)})
 
 async def one_of_several():
     place = pathlib.Path(os.environ["RAN"]).with_name("at_once")
@@ -131,6 +143,7 @@ elif __name__ == "__main__":
         elif kind == "branch":
             asyncio.run(Shop.branch("price of fig"))
         elif kind == "long":
+            arttrace.init(dir=os.environ["LONG"])
             asyncio.run(answer("price of date", "x" * (9 << 20)))
         else:
             arttrace.init(capture_content=kind)
@@ -199,7 +212,8 @@ class Site:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the agent, and in `data` what it did when its user ran it, with another model."""
+    """A folder with the agent, and in `data` what it did when its user ran it, with another model. A run on 9 MB is in
+    `long`: whatever reads runs would read it."""
     folder = tmp_path_factory.mktemp("recording")
     (folder / "agent.py").write_text(_AGENT)
     asked = ("stock of mango", "price of ghost", "price of mango", "price of fig", "price of mango")
@@ -212,6 +226,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "OPENAI_BASE_URL": production.url,
             "OPENAI_API_KEY": "k",
             "RAN": str(folder / "ran"),
+            "LONG": str(folder / "long"),
         }
         program = (sys.executable, "-c", "from arttrace.commands import main; main()", "run", "--", sys.executable)
         for recorded in (
@@ -219,7 +234,16 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (*program, folder / "agent.py", "program", "price of plum"),
         ):
             subprocess.run(recorded, env=env, check=True, capture_output=True, timeout=600)
+    with Store.open(DataDir(folder / "data"), create=True):
+        pass  # read from the spool once, not by each test
     return folder
+
+
+@pytest.fixture
+def by_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent asks without openai."""
+    monkeypatch.setenv("CLIENT", "httpx2")
+    monkeypatch.setenv("ARTTRACE_CAPTURE_HTTP", "1")
 
 
 @pytest.fixture
@@ -266,6 +290,7 @@ def test_a_recorded_run_becomes_a_group_of_trainable_runs(site: Site, monkeypatc
     assert shown["scenarios"][0]["group"] == group_key(original)
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_tools_are_answered_from_the_record(site: Site) -> None:
     questions = ("price of mango", "stock of mango", "price of ghost")
     chosen = [option for question in questions for option in ("--trajectory", site.recorded(question)[0].id)]
@@ -278,6 +303,7 @@ def test_tools_are_answered_from_the_record(site: Site) -> None:
     assert "no such item" in answers["price of ghost"]
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_a_call_that_the_record_does_not_hold_fails_or_is_run(site: Site) -> None:
     kiwi = Reply(calls=(Call("price", {"item": "kiwi"}),))
     site.policy.script = lambda asked: _model(asked) if asked.results else kiwi
@@ -313,7 +339,9 @@ def test_failed_runs_are_runs_and_lost_ones_are_in_no_batch(site: Site, monkeypa
     assert make_batch([group]).left_out["incomplete"] == len(runs) - 2
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_what_cannot_be_replayed_is_refused_with_the_reason(site: Site) -> None:
+    shutil.copytree(site.folder / "long" / "spool", site.data.root / "spool", dirs_exist_ok=True)
     shown = site.rollout("--dry-run", "--entry", f"{site.agent}:answer")
     assert shown["refused"] == {
         "its arguments were cut to a bound": 1,
@@ -335,6 +363,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(site: Site) -> None:
     assert "has no parameter" in changed["runs"][0]["reason"]
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_a_class_method_is_run_again(site: Site) -> None:
     report = site.rollout("--entry", f"{site.agent}:Shop.branch", "-n", "1")
     assert _outcomes(report) == {"complete": 1}
@@ -342,6 +371,7 @@ def test_a_class_method_is_run_again(site: Site) -> None:
     assert run.result[0] == "Shop"
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_no_more_runs_at_once_than_asked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODE", "count")
     report = site.replay("price of fig", "-n", "6", "--concurrency", "2")
@@ -351,6 +381,7 @@ def test_no_more_runs_at_once_than_asked_for(site: Site, monkeypatch: pytest.Mon
     assert beside.keys() <= {"beside 0 others", "beside 1 others"}
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_a_run_that_asks_for_input_is_no_word_about_its_agent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODE", "ask")
     [program] = [one for one in site.kept() if one.arguments == {"argv": ["program", "price of plum"]}]
@@ -372,6 +403,7 @@ def test_a_program_is_run_again_with_its_arguments(site: Site) -> None:
         assert run.policy_versions == ("policy@4",)
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_inputs_from_a_file(site: Site) -> None:
     lines = site.data.root / "inputs.jsonl"
     lines.write_text('{"question": "price of yam"}\n\n{"question": "price of yam", "style": {"words": 9}}\n')
@@ -383,6 +415,7 @@ def test_inputs_from_a_file(site: Site) -> None:
     assert "line 1" in site.rollout("--input", str(lines), "--entry", f"{site.agent}:answer", code=1)["error"]
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_held_out_runs_measure_the_policy_and_teach_it_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = site.data.root / "exam.jsonl"
     lines.write_text('{"question": "price of yam"}\n{"question": "price of nothing"}\n')
@@ -427,6 +460,7 @@ def test_without_held_out_runs_their_input_must_be_named(site: Site) -> None:
     assert "--input" in said
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_ctrl_c_keeps_what_is_done(site: Site) -> None:
     original = site.recorded("price of mango")[0]
     given = ("--dir", site.data.root, "--policy", site.policy.url, "--trajectory", original.id, "-n", "400", "--json")
