@@ -21,7 +21,7 @@ from notebook import execute
 from own_environment import environment
 
 import arttrace.loop as art
-from trainer.demo.model.build import Demonstration
+from trainer.demo.model.demonstrations import Demonstration
 from trainer.demo.scripted import Scripted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]

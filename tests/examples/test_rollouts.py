@@ -114,6 +114,7 @@ first_free = Scripted(lambda body: {
 with first_free.served() as url:
     model = art.Model("stand-in", inference_base_url=url, inference_api_key="unused")
     groups = asyncio.run(train.gather(task, model, range(6), 3, "playing"))
+assert "torch" not in sys.modules, "whose import takes longer than the games"
 print(json.dumps([
     [len(first_free.demonstrations), sum(len(run.calls) for group in groups for run in group.captured)],
     [[one.reward for one in group.built] for group in groups],

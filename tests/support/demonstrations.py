@@ -14,7 +14,7 @@ from example_modules import EXAMPLES
 
 import arttrace
 import arttrace.loop as art
-from trainer.demo.model.build import Demonstration
+from trainer.demo.model.demonstrations import Demonstration
 from trainer.demo.scripted import Scripted
 
 

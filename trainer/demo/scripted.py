@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.demo import stand_in
-from trainer.demo.model.build import BuiltModel, Demonstration, build_base_model
+from trainer.demo.model.demonstrations import Demonstration
+
+if TYPE_CHECKING:
+    from trainer.demo.model.build import BuiltModel
 
 
 @dataclass
@@ -38,4 +41,6 @@ class Scripted:
         self, path: Path, steps: int, seed: int = 0, progress: Callable[[str], None] = lambda line: None
     ) -> BuiltModel:
         """Train a tiny model from scratch on what was answered, for `steps` steps, and save it as `path`."""
+        from trainer.demo.model.build import build_base_model  # torch, which to serve a script does not take
+
         return build_base_model(self.demonstrations, seed, path, steps=steps, progress=progress)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
-from trainer.demo.model.build import Demonstration
+from trainer.demo.model.demonstrations import Demonstration
 from trainer.demo.scenarios import MARKET, load_world
 
 Script = Callable[[list[dict[str, Any]], list[dict[str, Any]]], dict[str, Any]]

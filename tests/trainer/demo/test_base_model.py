@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arttrace.system.errors import TrainingError
 from trainer.demo.model import build as base_model
-from trainer.demo.model.build import Demonstration, build_base_model, prepare
+from trainer.demo.model.build import build_base_model, prepare
+from trainer.demo.model.demonstrations import Demonstration
 from trainer.demo.scenarios import draw
 from trainer.demo.teacher import Teacher
 

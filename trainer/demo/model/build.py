@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from arttrace.system.errors import TrainingError
+from trainer.demo.model.demonstrations import Demonstration
 from trainer.demo.model.tokenizer import END, build_tokenizer, call_phrases, words_of
 from trainer.output.quiet import quiet
 
@@ -32,15 +33,6 @@ _WARM_UP_STEPS = 30
 _CHECK_EVERY = 25
 _ANNEAL_STEPS = 250
 _MAX_STEPS = 3000
-
-
-@dataclass(frozen=True, slots=True)
-class Demonstration:
-    """One model call in OpenAI's form: prompt messages, tool definitions, and the assistant message that answered."""
-
-    messages: Sequence[Mapping[str, Any]]
-    tools: Sequence[Mapping[str, Any]]
-    reply: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from arttrace.records.message import Message, ToolResultPart
 from arttrace.records.trajectory import Trajectory
-from trainer.demo.model.build import Demonstration
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One model call in OpenAI's form: prompt messages, tool definitions, and the assistant message that answered."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    reply: Mapping[str, Any]
 
 
 def demonstrations(trajectories: Iterable[Trajectory]) -> list[Demonstration]:
