@@ -77,17 +77,22 @@ _USAGES = f"""{_CALLS}
     WHERE c.operation IN {semconv.CALL_OPERATIONS}
         AND NOT (c.error IS NOT NULL AND coalesce(c.input_tokens, c.output_tokens) IS NULL AND c.cost IS NULL)
         AND {{which}} GROUP BY 1, 2, 3, 4, 5, 6, reported, c.cost IS NULL"""  # noqa: S608
-AGENTS_OF_CALLS: Final = f"""(WITH RECURSIVE above AS (
+AGENTS_OF_CALLS: Final = f"""(WITH RECURSIVE counts AS (
+        SELECT trace_id, span_id, parent_span_id, operation FROM span_records WHERE NOT ({IS_MARK})
+        QUALIFY row_number() OVER (PARTITION BY trace_id, span_id ORDER BY {LAST_READING}) = 1),
+    above AS (
         SELECT DISTINCT trace_id, span_id, parent_span_id FROM span_records
         WHERE parent_span_id IS NOT NULL AND operation IS DISTINCT FROM '{semconv.OPERATION_INVOKE_AGENT}'),
     upwards(trace_id, span_id, agent_id) AS (
-        SELECT trace_id, span_id, parent_span_id FROM calls WHERE parent_span_id IS NOT NULL
+        SELECT trace_id, span_id, parent_span_id FROM counts
+        WHERE parent_span_id IS NOT NULL AND operation IN {semconv.CALL_OPERATIONS}
         UNION
         SELECT u.trace_id, u.span_id, a.parent_span_id
         FROM upwards u JOIN above a ON a.trace_id = u.trace_id AND a.span_id = u.agent_id)
-    SELECT u.* FROM upwards u JOIN agents a ON a.trace_id = u.trace_id AND a.span_id = u.agent_id)"""  # noqa: S608
+    FROM upwards)"""  # noqa: S608
 """The recorded agent of each call, the next one above it, and `span_id` of the call: tools and a framework's own steps
-may lie between."""
+may lie between. Those are there as well, as an `agent_id` that is none in `agents`, and calls that are none in `calls`:
+whoever joins it to both leaves them out, and the views, which take DuckDB long to plan, stand there once."""
 _BY: Final = {
     "entry": ("t.entry", "JOIN trajectories t ON t.id = c.trajectory_id", "t.started"),
     "agent": (
