@@ -20,7 +20,7 @@ from benchmarks.card.torch_engine import TorchEngine, sampled_runs
 
 COLUMNS = ("model", "steps", "mean", "p99.9", "max", "fresh gone", "stale gone", "stale caught", "false alarms")
 BEFORE = "the version before it"
-_PROMPT, _SAMPLED, _RUNS = 16, 64, 32
+_PROMPT, _SAMPLED = 16, 64
 
 
 def run(config: Config) -> Table:
@@ -35,16 +35,21 @@ def run(config: Config) -> Table:
         if config.left_s < 60:
             table.note(f"not run for want of time: {shape.name}")
             break
-        short = config.toy and (config.quick or shape == MIDDLING)
-        steps, stale = (6, 2) if short else (40, 20) if config.toy else (200, 20)
+        steps, stale, runs = 40 if config.toy else 200, 20, 32
+        if config.toy and config.quick:
+            steps, stale, runs = 4, 2, 16
+        elif shape == MIDDLING:
+            steps, stale = 6, 2
         for dtype in ("bfloat16",) if config.device == "cuda" else ("float32", "bfloat16"):
             with table.attempt(f"{shape.name}, {dtype}"):
                 base_model = make_model(shape, config.models / shape.name, config.device)
-                _row(config, table, shape, base_model, dtype, steps, stale)
+                _row(config, table, shape, base_model, dtype, steps, stale, runs)
     return table
 
 
-def _row(config: Config, table: Table, shape: Shape, base_model: Path, dtype: Any, steps: int, stale: int) -> None:
+def _row(
+    config: Config, table: Table, shape: Shape, base_model: Path, dtype: Any, steps: int, stale: int, runs: int
+) -> None:
     from arttrace.system.errors import TrainingError
     from trainer.learner import LearnerConfig, make_learner
 
@@ -56,7 +61,7 @@ def _row(config: Config, table: Table, shape: Shape, base_model: Path, dtype: An
     seen = Agreement(learner)
     alarms = 0
     for number in range(steps):
-        rows = [[rng.randrange(shape.vocabulary) for _ in range(_PROMPT + _SAMPLED)] for _ in range(_RUNS)]
+        rows = [[rng.randrange(shape.vocabulary) for _ in range(_PROMPT + _SAMPLED)] for _ in range(runs)]
         version = f"policy@{number}"
         fresh = sampled_runs(rows, _PROMPT, engine.score(rows, _PROMPT), version)
         seen.compare(fresh, version)
