@@ -172,7 +172,7 @@ def test_when_memory_runs_out_smaller_micro_batches_give_the_same_step(
     config = LearnerConfig(
         engine=engine, lora_rank=8, max_logprob_difference=1e9, dtype="float64", kl_weight=0.1, epochs=passes
     )
-    samples = [sample for seed in range(40) for sample in make_samples(seed)]
+    samples = [sample for seed in range(8) for sample in make_samples(seed)]
     whole = make_learner(base_model, config)
     expected = whole.step(samples)
     learner = make_learner(base_model, config)
@@ -227,7 +227,7 @@ def test_micro_batches_grow_into_what_a_sleeping_engine_gives_back(
     base_model: Path, make_samples: Callable[[int], list[Sample]], monkeypatch: pytest.MonkeyPatch, engine: Any
 ) -> None:
     """A learner is loaded beside an engine that is awake, and steps while it sleeps."""
-    samples = [sample for seed in range(40) for sample in make_samples(seed)]
+    samples = [sample for seed in range(20) for sample in make_samples(seed)]
     config = LearnerConfig(engine=engine, lora_rank=8, max_logprob_difference=1e9)
 
     def free(size: int) -> None:
