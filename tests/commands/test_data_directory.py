@@ -47,11 +47,15 @@ def test_a_data_directory_that_cannot_be_named_or_made_is_said_so(
         assert "--dir" in one
 
 
-@pytest.mark.parametrize(("command", "far"), [*itertools.product(("ls", "stats"), ("99999999w", f"{'9' * 400}d"))])
+@pytest.mark.parametrize(
+    ("command", "far"), [*itertools.product(("ls", "stats --by model"), ("99999999w", f"{'9' * 400}d"))]
+)
 def test_an_age_or_a_day_that_no_column_holds_is_taken_for_what_it_is(command: str, far: str, tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
         store.append(research_run("one", "s"))
-    far_back, yet_to_come = (run(command, "--since", one, "--dir", str(tmp_path)) for one in (far, "9999-12-31"))
+    far_back, yet_to_come = (
+        run(*command.split(), "--since", one, "--dir", str(tmp_path)) for one in (far, "9999-12-31")
+    )
     assert (far_back.exit_code, yet_to_come.exit_code) == (0, 0)
     assert len(far_back.output) > len(yet_to_come.output)
     assert "neither an age such as 2h or 7d" in run("ls", "--since", "0001-01-01", "--dir", str(tmp_path)).output

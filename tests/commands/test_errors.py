@@ -321,7 +321,7 @@ def loaded_by(names: set[str], folder: Path, *command: str) -> tuple[int, set[st
         ["ls"],
         ["show", "run-x"],
         ["sql", "SELECT 1"],
-        ["stats"],
+        ["stats", "--by", "model"],
         ["dataset", "--format", "trl-sft", "-o", "rows.jsonl"],
     ],
     ids=lambda words: words[0],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -27,23 +28,34 @@ from arttrace.views.labels import entry_name
 from arttrace.views.terminal import LIST_COLUMNS
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    with Store.open(DataDir(tmp_path), create=True) as store:
+@pytest.fixture(scope="module")
+def root_to_read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("root")
+    with Store.open(DataDir(root), create=True) as store:
         store.append(research_run("first-run", "s1") + research_run("other-run", "s2")[:-1])
         why = "Both questions were answered. [bold]No markup[/bold]. \x1b[31m" + "Long. " * 40
         store.append(
             [Reward(id="r", trajectory_id="first-run", value=0.75, name="ruler", source="judge", explanation=why)]
         )
-    return tmp_path
+    return root
+
+
+@pytest.fixture
+def root(root_to_read: Path, tmp_path: Path) -> Path:
+    """The same, to write into."""
+    return copied(root_to_read, tmp_path)
+
+
+def copied(root: Path, to: Path) -> Path:
+    return shutil.copytree(root, to / "copy")
 
 
 def run(root: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments, "--dir", str(root)], catch_exceptions=False)
 
 
-def test_ls_fits_a_page_and_says_what_matters(root: Path) -> None:
-    lines = run(root, "ls").output.splitlines()
+def test_ls_fits_a_page_and_says_what_matters(root_to_read: Path) -> None:
+    lines = run(root_to_read, "ls").output.splitlines()
     assert max(map(len, lines)) <= 100
     [whole] = [line for line in lines if line.startswith("first-ru")]
     [broken] = [line for line in lines if line.startswith("other-ru")]
@@ -83,19 +95,15 @@ def test_spans_that_came_after_a_policy_was_trained_on_the_run_are_reported(tmp_
     assert heard not in run(tmp_path, "show", "same-run").output
 
 
-def test_ls_json_and_filters(root: Path) -> None:
-    listed = json.loads(run(root, "ls", "--json").output)
+def test_ls_json_and_filters(root_to_read: Path) -> None:
+    listed = json.loads(run(root_to_read, "ls", "--json").output)
     assert {item["id"]: item["reward"] for item in listed} == {"first-run": 0.75, "other-run": None}
     assert {item["incomplete"] for item in listed} == {"", "root missing"}
-    assert [item["id"] for item in json.loads(run(root, "ls", "--json", "--group", "s1").output)] == ["first-run"]
-    assert len(json.loads(run(root, "ls", "--json", "--limit", "1").output)) == 1
-    assert "no trajectories in group 'nope'" in run(root, "ls", "--group", "nope").output
-
-
-@pytest.fixture
-def several(tmp_path: Path) -> Path:
-    store_several(tmp_path)
-    return tmp_path
+    assert [item["id"] for item in json.loads(run(root_to_read, "ls", "--json", "--group", "s1").output)] == [
+        "first-run"
+    ]
+    assert len(json.loads(run(root_to_read, "ls", "--json", "--limit", "1").output)) == 1
+    assert "no trajectories in group 'nope'" in run(root_to_read, "ls", "--group", "nope").output
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +111,12 @@ def several_to_read(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("several")
     store_several(root)
     return root
+
+
+@pytest.fixture
+def several(several_to_read: Path, tmp_path: Path) -> Path:
+    """The same, to write into."""
+    return copied(several_to_read, tmp_path)
 
 
 def store_several(root: Path) -> None:
@@ -195,16 +209,16 @@ def test_a_judge_compares_the_runs_that_were_chosen(several: Path) -> None:
         run(several, *judge, "--tag", "vip")
 
 
-def test_what_is_exported_is_chosen_by_ids_or_by_conditions(several: Path) -> None:
-    assert "pass either IDs or conditions" in run(several, "export", "aa", "--tag", "eu").output
+def test_what_is_exported_is_chosen_by_ids_or_by_conditions(several_to_read: Path) -> None:
+    assert "pass either IDs or conditions" in run(several_to_read, "export", "aa", "--tag", "eu").output
     assert (
         "neither IDs nor conditions"
-        in run(several, "export", "--format", "parquet", "-o", "views", "--tag", "eu").output
+        in run(several_to_read, "export", "--format", "parquet", "-o", "views", "--tag", "eu").output
     )
     for condition in (("--tag", "nope"), ("--entry", ""), ("--group", ""), ("--policy", "")):
         with pytest.raises(ArttraceError, match="No run matches"):
-            run(several, "export", *condition)
-        assert json.loads(run(several, "ls", "--json", *condition).output) == []
+            run(several_to_read, "export", *condition)
+        assert json.loads(run(several_to_read, "ls", "--json", *condition).output) == []
 
 
 LONG = "nightly evaluation of the second assistant, question-"
@@ -223,12 +237,13 @@ NAMED = (
 OF_TIME = ("01930000aaaa7000800000000000000b", "01930000aaaa7000800000000000000c")  # UUIDs of one millisecond
 
 
-@pytest.fixture
-def named(tmp_path: Path) -> Path:
-    with Store.open(DataDir(tmp_path), create=True) as store:
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("named")
+    with Store.open(DataDir(root), create=True) as store:
         for id in (*NAMED, *OF_TIME):
             store.append(research_run(id, "s1")[-1:])
-    return tmp_path
+    return root
 
 
 @pytest.mark.parametrize("limit", [1, 5, 20])
@@ -237,9 +252,11 @@ def test_an_id_that_is_listed_finds_its_run_and_no_other(named: Path, limit: int
     listed = json.loads(run(named, "ls", "--json", "--limit", str(limit)).output)
     head, _, *lines = run(named, "ls", "--limit", str(limit)).output.splitlines()
     assert head.split() == list(LIST_COLUMNS)
-    for one, line in zip(listed, lines, strict=False):
-        shown = run(named, "show", "--json", line.partition(" agen")[0].rstrip())
-        assert json.loads(shown.output)["trajectory"]["id"] == one["id"]
+    ids = [line.partition(" agen")[0].rstrip() for line in lines[: len(listed)]]
+    shown = run(named, "show", "--json", ids[-1])
+    assert json.loads(shown.output)["trajectory"]["id"] == listed[-1]["id"]
+    with Store.open(DataDir(named)) as store:  # which `show` and the others ask for it
+        assert [store.trajectory(id).id for id in ids] == [one["id"] for one in listed]
 
 
 def test_what_runs_now_is_named_as_in_the_list(tmp_path: Path) -> None:
@@ -256,18 +273,18 @@ def test_an_id_that_several_begin_with_names_them(named: Path) -> None:
             run(named, *command, LONG)
 
 
-def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several: Path) -> None:
-    assert run(several, "ls", "--tag", "nope").output == "no trajectory matches\n"
-    assert "not a comparison such as '<0.5'" in run(several, "ls", "--reward", "good").output
-    assert "neither an age such as 2h or 7d" in run(several, "ls", "--since", "soon").output
-    assert "neither a policy nor a version of one" in run(several, "ls", "--policy", "policy@new").output
+def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several_to_read: Path) -> None:
+    assert run(several_to_read, "ls", "--tag", "nope").output == "no trajectory matches\n"
+    assert "not a comparison such as '<0.5'" in run(several_to_read, "ls", "--reward", "good").output
+    assert "neither an age such as 2h or 7d" in run(several_to_read, "ls", "--since", "soon").output
+    assert "neither a policy nor a version of one" in run(several_to_read, "ls", "--policy", "policy@new").output
 
 
-def test_tags_and_metadata_are_shown(several: Path) -> None:
-    [line] = [line for line in run(several, "ls", "--wide").output.splitlines() if line.startswith("aa")]
+def test_tags_and_metadata_are_shown(several_to_read: Path) -> None:
+    [line] = [line for line in run(several_to_read, "ls", "--wide").output.splitlines() if line.startswith("aa")]
     assert line.split()[-3:] == ["vip,", "eu", '{"task":7}']
     assert line.split()[1] == "shop.agent:answer"
-    shown = run(several, "show", "aa").output
+    shown = run(several_to_read, "show", "aa").output
     assert "tags        vip, eu" in shown
     assert 'metadata    {"task":7}' in shown
     assert "entry       shop.agent:answer (/A/shop/agent.py:answer)" in shown
@@ -301,8 +318,8 @@ def test_rewards_that_were_given_before_the_runs_that_are_listed_are_not(root: P
     assert "not here: later, never\n" in run(root, "ls", "--group", "no such").output
 
 
-def test_show_nests_sub_agents_under_the_tool_call_that_started_them(root: Path) -> None:
-    output = run(root, "show", "first").output
+def test_show_nests_sub_agents_under_the_tool_call_that_started_them(root_to_read: Path) -> None:
+    output = run(root_to_read, "show", "first").output
     assert "\x1b" not in output
     lines = output.splitlines()
     assert max(map(len, lines)) <= 100
@@ -316,34 +333,34 @@ def test_show_nests_sub_agents_under_the_tool_call_that_started_them(root: Path)
     assert any("sampled tokens can be trained on, in 3 sequences (0 forks)" in line for line in lines)
 
 
-def test_show_an_incomplete_run(root: Path) -> None:
-    output = run(root, "show", "other").output
+def test_show_an_incomplete_run(root_to_read: Path) -> None:
+    output = run(root_to_read, "show", "other").output
     assert "incomplete: root missing" in output
     assert "(missing: its span did not arrive)" in output
 
 
-def test_show_json_is_the_whole_trajectory(root: Path) -> None:
-    shown = json.loads(run(root, "show", "first", "--json").output)
+def test_show_json_is_the_whole_trajectory(root_to_read: Path) -> None:
+    shown = json.loads(run(root_to_read, "show", "first", "--json").output)
     assert len(shown["trajectory"]["agents"]) == 3
     assert len(shown["sequences"]) == 3
     assert shown["tokens"]["trained_tokens"] == sum(sum(sequence["trained"]) for sequence in shown["sequences"])
 
 
-def test_errors_name_the_hint(root: Path, tmp_path: Path) -> None:
+def test_errors_name_the_hint(root_to_read: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no trajectory 'zzz'") as error:
-        run(root, "show", "zzz")
+        run(root_to_read, "show", "zzz")
     assert error.value.hint == "`arttrace ls` lists the stored ones."
     with pytest.raises(StoreError, match="no store in"):
         run(tmp_path / "empty", "ls")
 
 
-def test_sql(root: Path) -> None:
-    output = run(root, "sql", "SELECT id, calls FROM trajectories ORDER BY id").output
+def test_sql(root_to_read: Path) -> None:
+    output = run(root_to_read, "sql", "SELECT id, calls FROM trajectories ORDER BY id").output
     assert [line.split() for line in output.splitlines() if "-run" in line] == [["first-run", "7"], ["other-run", "7"]]
-    wide = run(root, "sql", "FROM trajectories").output
+    wide = run(root_to_read, "sql", "FROM trajectories").output
     assert max(map(len, wide.splitlines())) <= 100
     assert "row 2" in wide
-    assert json.loads(run(root, "sql", "--json", "SELECT 1 AS one, now() AS t").output)[0]["one"] == 1
+    assert json.loads(run(root_to_read, "sql", "--json", "SELECT 1 AS one, now() AS t").output)[0]["one"] == 1
 
 
 @pytest.mark.parametrize(
@@ -402,7 +419,7 @@ def test_ls_says_nothing_of_scales_where_one_is_of_runs_that_nothing_is_trained_
 
 @pytest.mark.parametrize("limit", [2**63 - 1, 10**30])
 @pytest.mark.parametrize("condition", [(), ("--since", "1970-01-01")])
-def test_a_limit_beyond_all_numbers_lists_all(several: Path, limit: int, condition: tuple[str, ...]) -> None:
+def test_a_limit_beyond_all_numbers_lists_all(several_to_read: Path, limit: int, condition: tuple[str, ...]) -> None:
     """DuckDB's refusal of the number was shown as one of the store."""
-    listed = json.loads(run(several, "ls", "--json", *condition).stdout)
-    assert json.loads(run(several, "ls", "--json", "--limit", str(limit), *condition).stdout) == listed != []
+    listed = json.loads(run(several_to_read, "ls", "--json", *condition).stdout)
+    assert json.loads(run(several_to_read, "ls", "--json", "--limit", str(limit), *condition).stdout) == listed != []

@@ -174,7 +174,7 @@ def test_long_reading_says_how_far_it_is(
     [
         "ls --errors",
         "sql 'SELECT count(*) FROM tool_calls'",
-        "stats",
+        "stats --by tool",
         "group --by input --dry-run",
         "dataset --format trl-sft --output rows.jsonl",
     ],
@@ -197,7 +197,7 @@ def test_the_first_reading_of_many_runs_says_how_far_it_is(
 COMMANDS_THAT_OPEN_THE_STORE = [
     "ls",
     "sql 'SELECT 1'",
-    "stats",
+    "stats --by tool",
     "group --by input --dry-run",
     "export",
     "dataset --format trl-sft -o r",
