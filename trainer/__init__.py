@@ -2,8 +2,5 @@
 
 import os
 
-from trainer.output.quick import import_quickly
-
 # Read when huggingface_hub is first imported, by transformers for one. TRL would tell the hub of each training.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-import_quickly()
