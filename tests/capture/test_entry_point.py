@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import serve
 
 from arttrace.capture.base.entry_point import module_name
@@ -118,17 +119,14 @@ def test_a_script_a_module_an_import_and_another_container_are_one_group(tmp_pat
     assert {(one.group, one.entry) for one in summaries} == {(group_key(runs[0]), "shop.agent:answer")}
 
 
-_PROGRAM = """
-import openai
-openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "why?"}])
-"""
+_PROGRAM = f"{ASK}ask('why?')\n"
 
 
 def test_a_program_is_one_group_as_a_script_and_as_a_module(tmp_path: Path) -> None:
     _write(tmp_path, {"shop/__init__.py": "", "shop/ask.py": _PROGRAM, "shop/__main__.py": _PROGRAM})
     data = tmp_path / "data"
     with serve() as server:
-        env = {**os.environ, "ARTTRACE_DIR": str(data), "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.url}
+        env = {**os.environ, "ARTTRACE_DIR": str(data), "OPENAI_BASE_URL": server.url, **CAPTURED}
         main = (sys.executable, "-c", "from arttrace.commands import main; main()", "run", "--", sys.executable)
         for started in (["shop/ask.py"], ["-m", "shop.ask"], ["-m", "shop"], ["shop/__main__.py"]):
             subprocess.run([*main, *started], cwd=tmp_path, env=env, check=True, timeout=100)

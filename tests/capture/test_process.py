@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import ChatServer
 from forks import UNSAID
 from spool import finished_spans
@@ -23,10 +24,12 @@ def python(program: str, directory: Path, *arguments: str, **environment: str) -
     env = {
         **os.environ,
         **UNSAID,
+        **CAPTURED,
         "ARTTRACE_DIR": str(directory),
         "OPENAI_API_KEY": "sk-test-0123456789",
         **environment,
     }
+    directory.with_name("asking.py").write_text(ASK)
     script = directory.parent / "program.py"
     script.write_text(textwrap.dedent(program))
     return subprocess.Popen(
@@ -109,12 +112,9 @@ def test_a_fork_inside_a_run_records_each_span_once(tmp_path: Path, server: Chat
     finish(
         python(
             """
-            import os, sys
+            import os
             import arttrace
-            from openai import OpenAI
-            client = OpenAI(base_url=sys.argv[1])
-            def ask(text):
-                client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+            from asking import ask
             with arttrace.trajectory(name="root"):
                 ask("parent")
                 pid = os.fork()
@@ -128,7 +128,7 @@ def test_a_fork_inside_a_run_records_each_span_once(tmp_path: Path, server: Chat
                 os._exit(0)
             """,
             tmp_path / "d",
-            server.url,
+            OPENAI_BASE_URL=server.url,
         )
     )
     spans = finished_spans(tmp_path / "d")
@@ -175,18 +175,18 @@ def test_multiprocessing_children_flush_at_their_end(tmp_path: Path, server: Cha
             """
             import multiprocessing, sys
             import arttrace
-            from openai import OpenAI
+            from asking import ask
             @arttrace.trajectory
-            def work(url, n):
-                OpenAI(base_url=url).chat.completions.create(model="m", messages=[{"role": "user", "content": str(n)}])
+            def work(n):
+                ask(str(n))
             if __name__ == "__main__":
                 context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork")
-                children = [context.Process(target=work, args=(sys.argv[1], n)) for n in range(2)]
+                children = [context.Process(target=work, args=(n,)) for n in range(2)]
                 for child in children: child.start()
                 for child in children: child.join()
             """,
             tmp_path / "d",
-            server.url,
+            OPENAI_BASE_URL=server.url,
         )
     )
     assert sorted(span.name for span in finished_spans(tmp_path / "d")) == ["chat m"] * 2 + ["invoke_agent work"] * 2
@@ -209,18 +209,16 @@ POOL = """
 import multiprocessing, sys
 import arttrace
 from arttrace.capture.export import recorder
-from openai import OpenAI
+from asking import ask
 
 recorder.GATHER_S = 600.0  # nothing is written before it is asked for
 
 @arttrace.trajectory(name="job")
 def job(number):
-    with OpenAI(base_url=sys.argv[1]) as client:
-        messages = [{"role": "user", "content": str(number)}]
-        return client.chat.completions.create(model="m", messages=messages).choices[0].message.content
+    return ask(str(number))
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[2])
+    context = multiprocessing.get_context(sys.argv[1])
     with context.Pool(3) as pool:
         first = pool.map(job, range(12), chunksize=1)
     with context.Pool(2) as pool:
@@ -233,7 +231,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("inside", [False, True], ids=["runs in the pool", "a run around it"])
 def test_leaving_a_pools_block_loses_no_call(method: str, inside: bool, server: ChatServer, tmp_path: Path) -> None:
     program = POOL.replace("with context", "with arttrace.trajectory(name='all'), context") if inside else POOL
-    out = finish(python(program, tmp_path / "d", server.url, method))
+    out = finish(python(program, tmp_path / "d", method, OPENAI_BASE_URL=server.url))
     assert sorted(out.split()) == sorted(" ".join(f"answer 0 to {number}" for number in range(20)).split())
     spans = finished_spans(tmp_path / "d")
     asked = [span.attributes[semconv.INPUT_MESSAGES] for span in spans if span.name == "chat m"]

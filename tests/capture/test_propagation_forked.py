@@ -16,10 +16,8 @@ from arttrace.trajectories import build_trajectories
 FORKED = """
 import os, sys
 import arttrace
-from openai import OpenAI
-client = OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789")
-def ask(text):
-    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+import asking
+def ask(text): asking.ask(sys.argv[1], text)
 @arttrace.agent
 def inner(text): ask(text)
 @arttrace.agent
@@ -63,6 +61,8 @@ def test_a_forked_process_counts_what_it_did(tmp_path: Path, server: ChatServer)
 
 
 STREAM_LEFT_OPEN = """
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789")
 with arttrace.trajectory(name="streams"):
     if (pid := os.fork()) == 0:
         held = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "held"}], stream=True)
@@ -177,11 +177,10 @@ def test_a_short_agent_in_another_process_is_spooled_once(tmp_path: Path) -> Non
 PREFORK = """
 import os, signal, sys
 import arttrace
-from openai import OpenAI
-client = OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789")
+from asking import ask
 @arttrace.agent
 def helper(text):
-    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+    ask(sys.argv[1], text)
 @arttrace.trajectory
 def handle(text):
     helper(text)
@@ -190,8 +189,6 @@ handle("before the fork")  # as `gunicorn --preload` would
 workers = []
 for number in range(3):
     if (pid := os.fork()) == 0:
-        # The connection of the one above is the parent's: three workers that write to it mix their requests.
-        client = OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789")
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         for request in range(4):
             handle(f"request {number}.{request}")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import ChatServer
 from collector_process import collecting
 from forks import UNSAID
@@ -25,16 +26,11 @@ from arttrace.trajectories import build_trajectories
 SETUP = """
 import multiprocessing, os, subprocess, sys
 import arttrace
-from openai import OpenAI
 arttrace.init()
-
-def ask(text):
-    with OpenAI(base_url=sys.argv[1]) as client:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": str(text)}])
 
 def job(number):
     with arttrace.trajectory(name="job", trajectory_id=f"run-{number}"):
-        ask(number)
+        ask(str(number))
 """
 FORK = """
 with arttrace.trajectory(name="reported"):
@@ -61,18 +57,18 @@ if __name__ == "__main__":
     with arttrace.trajectory(name="reported"):
         ask("parent")
         with multiprocessing.get_context("fork").Pool(2) as pool:
-            pool.map(ask, range(4), chunksize=1)
+            pool.map(ask, "0123", chunksize=1)
     with arttrace.trajectory(name="alone"):
         ask("alone")
 """
 CHILD = """
-if len(sys.argv) > 2:
+if len(sys.argv) > 1:
     with arttrace.trajectory(name="child"):
         ask("child")
 else:
     with arttrace.trajectory(name="reported"):
         ask("parent")
-        subprocess.run([sys.executable, __file__, sys.argv[1], "child"], check=True)
+        subprocess.run([sys.executable, __file__, "child"], check=True)
     with arttrace.trajectory(name="alone"):
         ask("alone")
         subprocess.run([sys.executable, "-c", "import arttrace"], check=True)
@@ -85,16 +81,17 @@ RUN = (str(Path(sys.executable).with_name("arttrace")), "run")
 @pytest.fixture
 def program(server: ChatServer, tmp_path: Path) -> Callable[..., str]:
     def run(text: str, *, sample: str, command: tuple[str, ...] = (), code: int = 0) -> str:
-        (tmp_path / "program.py").write_text(SETUP + text)
+        (tmp_path / "program.py").write_text(ASK + SETUP + text)
         environment = {
             **os.environ,
             **UNSAID,
+            **CAPTURED,
             "ARTTRACE_DIR": str(tmp_path / "data"),
             "ARTTRACE_SAMPLE": sample,
-            "OPENAI_API_KEY": "sk-test-0123456789",
+            "OPENAI_BASE_URL": server.url,
         }
         done = subprocess.run(
-            [*(command or (sys.executable,)), str(tmp_path / "program.py"), server.url],
+            [*(command or (sys.executable,)), str(tmp_path / "program.py")],
             env=environment,
             cwd=tmp_path,
             capture_output=True,

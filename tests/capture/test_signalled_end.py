@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import ChatServer
 from otlp_receiver import receiving
 from spool import read_spans
@@ -23,11 +24,7 @@ ASKS = """
 import os, signal, sys, threading
 import arttrace
 from arttrace.capture.export import recorder
-from openai import OpenAI
 recorder.GATHER_S = 600.0  # nothing is written until somebody waits for it
-client = OpenAI(base_url=sys.argv[1], api_key="sk-test-0123456789")
-def ask(text):
-    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
 """
 
 UVICORN = """
@@ -78,9 +75,9 @@ signal.pause()
 def end_amid_a_run(program: str, tmp_path: Path, url: str, *before: str, **environment: str) -> str:
     """Send SIGTERM once the first call of the run was made; what the program wrote to stderr."""
     script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(ASKS + program))
-    env = {**os.environ, "ARTTRACE_DIR": str(tmp_path / "d"), **environment}
-    command = [sys.executable, *before, str(script), url]
+    script.write_text(textwrap.dedent(ASK + ASKS + program))
+    env = {**os.environ, **CAPTURED, "ARTTRACE_DIR": str(tmp_path / "d"), "OPENAI_BASE_URL": url, **environment}
+    command = [sys.executable, *before, str(script)]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "asked\n"

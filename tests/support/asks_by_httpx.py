@@ -8,10 +8,12 @@ from typing import Final
 ASK: Final = """
 import os
 import httpx
-def ask(text):
+def ask_at(url, text):
     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
-    answer = httpx.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json=body)
+    answer = httpx.post(url + "/chat/completions", json=body)
     return answer.json()["choices"][0]["message"]["content"]
+def ask(text):
+    return ask_at(os.environ["OPENAI_BASE_URL"], text)
 """
 """The beginning of its source."""
 

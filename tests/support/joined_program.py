@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+from asks_by_httpx import ASK, CAPTURED
 from forks import UNSAID
 from spool import read_spans
 
@@ -19,19 +20,11 @@ from arttrace.trajectories import build_trajectories
 Spans = Callable[[], list[SpanRow]]
 
 
-ASKING = """
-import sys
-from openai import OpenAI
-def ask(url, text):
-    client = OpenAI(base_url=url, api_key="sk-test-0123456789")
-    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
-"""
-
-
 def run(program: str, tmp_path: Path, *arguments: str, **environment: str) -> str:
-    (tmp_path / "asking.py").write_text(textwrap.dedent(ASKING))
+    """What the program printed. It may `from asking import ask`, which asks a URL a text."""
+    (tmp_path / "asking.py").write_text(f"{ASK}ask = ask_at\n")
     (tmp_path / "program.py").write_text(textwrap.dedent(program))
-    env = {**os.environ, **UNSAID, "ARTTRACE_DIR": str(tmp_path / "d"), **environment}
+    env = {**os.environ, **UNSAID, **CAPTURED, "ARTTRACE_DIR": str(tmp_path / "d"), **environment}
     done = subprocess.run(
         [sys.executable, str(tmp_path / "program.py"), *arguments], env=env, text=True, capture_output=True, timeout=120
     )
