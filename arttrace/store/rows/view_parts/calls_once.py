@@ -24,21 +24,11 @@ _OF_CLIENTS = f"""SELECT c.trace_id, c.span_id, true AS inside, NULL::BIGINT AS 
             AND contains(u.{_OF_A_CLIENT} IS NOT TRUE"""  # noqa: S608
 """What Anthropic's client recorded of a call beside another SDK."""
 
-
-def _models(of: str) -> str:
-    names = ", ".join(of_document(name, of=of) for name in (semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL))
-    return f"list_transform([{names}], lambda name: regexp_replace(name, '.*/', '', 's'))"
-
-
-def _words(of: str) -> str:
-    parts = f"TRY_CAST(TRY_CAST({of_document(semconv.OUTPUT_MESSAGES, of=of)} AS JSON)->'$[0].parts' AS JSON[])"
-    said = r"""CASE part->>'type' WHEN 'text' THEN coalesce(part->>'content', '') WHEN 'tool_call' THEN chr(10)
+_MODELS = ", ".join(of_document(name, of="c.") for name in (semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL))
+_PARTS = f"TRY_CAST(TRY_CAST({of_document(semconv.OUTPUT_MESSAGES, of='c.')} AS JSON)->'$[0].parts' AS JSON[])"
+_SAID = r"""CASE part->>'type' WHEN 'text' THEN coalesce(part->>'content', '') WHEN 'tool_call' THEN chr(10)
             || coalesce(part->>'name', '') || ' '
             || regexp_replace(coalesce(part->>'arguments', ''), '[ \t\r\n]', '', 'g') ELSE '' END"""
-    return f"coalesce(array_to_string(list_transform({parts}, lambda part: {said}), ''), '')"
-
-
-_ID = semconv.RESPONSE_ID
 _OF_FILES = " OR ".join(f"""contains(t.text, '"scope_name":"{scope}"')""" for scope in SCOPES_OF_FILES)
 _NESTED = f"""(WITH pair AS MATERIALIZED (
         SELECT DISTINCT a.trace_id, a.span_id AS above, b.span_id AS below
@@ -46,26 +36,32 @@ _NESTED = f"""(WITH pair AS MATERIALIZED (
         WHERE a.operation IN {semconv.CALL_OPERATIONS} AND b.operation IN {semconv.CALL_OPERATIONS}
             AND a.trajectory_id = a.trace_id AND b.trajectory_id = b.trace_id AND a.end_ns > 0 AND b.end_ns > 0
             AND a.error IS NULL AND b.error IS NULL),
+    call AS MATERIALIZED (
+        SELECT c.trace_id, c.span_id, c.name, c.origin, c.input_tokens, c.output_tokens,
+            c.input_tokens > 0 AND c.output_tokens > 0 AS counts, {stated_cost("c.")} AS cost,
+            coalesce(array_to_string(list_transform({_PARTS}, lambda part: {_SAID}), ''), '') AS said,
+            list_transform([{_MODELS}], lambda name: regexp_replace(name, '.*/', '', 's')) AS models,
+            {of_document(semconv.RESPONSE_ID, of="c.")} AS answer, {_OF_FILES} AS of_file,
+            {of_document(semconv.OUTPUT_MESSAGES, of="c.")} IS NOT NULL AS answers,
+            {of_document(semconv.TRAJECTORY_ID, of="c.")} IS NOT NULL AS captured
+        FROM span_records c SEMI JOIN (SELECT trace_id, unnest([above, below]) AS span_id FROM pair) p
+            ON p.trace_id = c.trace_id AND p.span_id = c.span_id
+        LEFT JOIN texts t ON t.id = c.origin
+        QUALIFY 1 = row_number() OVER (PARTITION BY c.trace_id, c.span_id ORDER BY c.end_ns > 0 DESC, c.bytes DESC)),
     compared AS (
-        SELECT a.trace_id, a.span_id, b.span_id AS below, {_words("a.")} AS said, {_words("b.")} AS told,
-            list_has_any({_models("a.")}, {_models("b.")}) AS of_one_model,
-            a.input_tokens > 0 AND a.output_tokens > 0 AND b.input_tokens > 0 AND b.output_tokens > 0 AS counted,
+        SELECT a.trace_id, a.span_id, a.said, b.said AS told, list_has_any(a.models, b.models) AS of_one_model,
+            a.counts AND b.counts AS counted,
             a.input_tokens = b.input_tokens AND a.output_tokens = b.output_tokens AS as_many,
             a.input_tokens AS outer_input, a.output_tokens AS outer_output, b.input_tokens, b.output_tokens,
-            {stated_cost("a.")} AS outer_cost, {stated_cost("b.")} AS cost,
-            a.origin IS DISTINCT FROM b.origin OR {of_document(_ID, of="a.")} = {of_document(_ID, of="b.")}
-                OR (({_OF_FILES}) AND (a.name <> b.name OR (said <> '' AND said = told AND counted AND as_many)))
+            a.cost AS outer_cost, b.cost, a.origin IS DISTINCT FROM b.origin OR a.answer = b.answer
+                OR (a.of_file AND (a.name <> b.name OR (a.said <> '' AND a.said = told AND counted AND as_many)))
                 AS of_two,
-            {of_document(semconv.OUTPUT_MESSAGES, of="b.")} IS NOT NULL OR EXISTS (FROM span_records l
+            b.answers OR EXISTS (FROM span_records l
                 WHERE l.trace_id = b.trace_id AND l.parent_span_id = b.span_id AND l.name IN {ANSWERS_IN_LOGS})
                 AS answers,
-            coalesce({of_document(semconv.TRAJECTORY_ID, of="a.")},
-                {of_document(semconv.TRAJECTORY_ID, of="b.")}) IS NOT NULL AS captured
-        FROM pair p JOIN span_records a ON a.trace_id = p.trace_id AND a.span_id = p.above
-        JOIN span_records b ON b.trace_id = p.trace_id AND b.span_id = p.below
-        LEFT JOIN texts t ON t.id = a.origin
-        QUALIFY 1 = row_number() OVER (PARTITION BY a.trace_id, a.span_id, b.span_id
-            ORDER BY a.end_ns > 0 DESC, a.bytes DESC, b.end_ns > 0 DESC, b.bytes DESC))
+            a.captured OR b.captured AS captured
+        FROM pair p JOIN call a ON a.trace_id = p.trace_id AND a.span_id = p.above
+        JOIN call b ON b.trace_id = p.trace_id AND b.span_id = p.below)
     SELECT trace_id, span_id, true, NULL FROM compared GROUP BY trace_id, span_id
     HAVING NOT bool_or(captured) AND (
         (count(*) FILTER (answers AND of_two) = 1
@@ -97,7 +93,8 @@ _WAITS = " AND ".join(f"{of_document(name, of='c.')} IS NULL" for name in semcon
 _ALIKE = "trace_id, parent_span_id, origin, asked, prompt, instructions"
 _IN_ORDER = "ORDER BY moment, is_log, span_id"
 _STREAMS = f"""(WITH event AS (
-        SELECT DISTINCT ON (c.trace_id, c.span_id) c.*, {_IS_LOG} AS is_log,
+        SELECT DISTINCT ON (c.trace_id, c.span_id) c.trace_id, c.span_id, c.parent_span_id, c.origin, c.prompt,
+            c.instructions, c.start_ns, {_IS_LOG} AS is_log,
             CASE WHEN {_IS_LOG} THEN {_READ_FROM} ELSE c.end_ns END AS moment,
             {of_document(semconv.REQUEST_MODEL, of="c.")} AS asked
         FROM span_records c SEMI JOIN (

@@ -49,7 +49,8 @@ def known_time(nanoseconds: str) -> str:
 
 def of_document(name: str, *, operator: str = "->>", of: str = "") -> str:
     """An attribute of a span, out of its document: as the span has it, else as it was read (see rows/encode.py)."""
-    return f"coalesce({of}document->'attributes'{operator}'{name}', {of}document->'conventions'{operator}'{name}')"
+    there = name.replace("~", "~0").replace("/", "~1")
+    return f"coalesce({of}document{operator}'/attributes/{there}', {of}document{operator}'/conventions/{there}')"
 
 
 def said_of_run(column: str, order: str) -> str:
