@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,7 +22,7 @@ from collector_process import ARTTRACE, collecting, environment
 from otlp_receiver import receiving
 
 from arttrace.capture.export.shipping.delivery import ShippingLock
-from arttrace.commands import cli
+from arttrace.commands import cli, main
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
 from arttrace.system.journal import JournalWriter, list_segments
@@ -52,7 +56,7 @@ def python(program: str, data: DataDir, *arguments: str, **more: str) -> subproc
     )
 
 
-def ship(data: DataDir, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+def shipped_by_a_process(data: DataDir, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*ARTTRACE, "ship", *arguments],
         env=environment(data, **more),
@@ -60,6 +64,23 @@ def ship(data: DataDir, *arguments: str, **more: str) -> subprocess.CompletedPro
         text=True,
         timeout=DEADLINE_S,
     )
+
+
+def ship(data: DataDir, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """The same command in this process."""
+    command, code = ["arttrace", "ship", *arguments], 0
+    with (
+        mock.patch.dict(os.environ, environment(data, **more), clear=True),
+        mock.patch.object(sys, "argv", command),
+        mock.patch("arttrace.commands.only_for_its_user"),
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -82,10 +103,8 @@ def collected(tmp_path: Path) -> Iterator[tuple[str, Callable[[], dict[str, dict
     with collecting(data) as (_, url):
 
         def trajectories() -> dict[str, dict[str, Any]]:
-            listed = subprocess.run(
-                [*ARTTRACE, "ls", "--json"], env=environment(data), capture_output=True, text=True, timeout=DEADLINE_S
-            )
-            assert listed.returncode == 0, listed.stderr
+            listed = CliRunner().invoke(cli, ["ls", "--json", "--dir", str(data.root)])
+            assert listed.exit_code == 0, listed.output
             return {str(each["entry"]).rpartition(":")[2]: each for each in json.loads(listed.stdout)}
 
         yield url, trajectories
@@ -138,7 +157,7 @@ def test_ship_delivers_what_a_killed_process_left_and_an_interrupted_run_shows_a
     until(in_progress, "the unfinished run is in the outbox")
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    done = ship(agent_data, "--endpoint", url)
+    done = shipped_by_a_process(agent_data, "--endpoint", url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"3 spans delivered to {url}\n"
     assert list_segments(agent_data.outbox) == []
@@ -146,7 +165,7 @@ def test_ship_delivers_what_a_killed_process_left_and_an_interrupted_run_shows_a
     assert trajectories()["whole"]["incomplete"] == ""
     unfinished = trajectories()["unfinished"]
     assert "in progress" in unfinished["incomplete"]
-    again = ship(agent_data, ARTTRACE_ENDPOINT=url)
+    again = shipped_by_a_process(agent_data, ARTTRACE_ENDPOINT=url)
     assert again.stdout == f"0 spans delivered to {url}\n"
 
 
@@ -173,7 +192,7 @@ def test_a_collector_killed_while_processes_ship_has_every_run_once_in_the_end(
             for process in processes:
                 process.communicate(timeout=DEADLINE_S)
                 assert process.returncode == 0
-            done = ship(agent_data, "--endpoint", url)
+            done = shipped_by_a_process(agent_data, "--endpoint", url)
             assert (done.returncode, list_segments(agent_data.outbox)) == (0, [])
     query = "SELECT count(*) AS spans, count(DISTINCT trajectory_id) AS runs FROM spans"
     counted = subprocess.run(
