@@ -12,13 +12,13 @@ import sysconfig
 import tomllib
 import venv
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from forked_commands import commands
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from simulated_agent import research_run
@@ -69,9 +69,13 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A command of that environment."""
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     command = [str(python), "-c", "from arttrace.commands import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=_own(), timeout=100, check=False)
+
+
+def _own() -> dict[str, str]:
+    """The variables for an interpreter that finds its own packages alone."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 def test_every_command_is_listed_with_a_word_on_what_it_does() -> None:
@@ -104,9 +108,8 @@ def test_the_light_install_captures_lists_all_commands_and_names_the_extra(light
 
 
 def test_python_m_runs_the_command_line(light: Path, tmp_path: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     command = [str(light), "-m", "arttrace", "--help"]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=100, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=_own(), timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("Usage: arttrace [OPTIONS] COMMAND")
 
@@ -122,13 +125,12 @@ def test_each_command_without_its_extra_says_so_in_one_line(light: Path, tmp_pat
     assert len(needs) > 20
     shape = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    with ThreadPoolExecutor(4) as pool:
-        ran = list(pool.map(lambda name: _run(light, name, *_ARGUMENTS.get(name, ()), cwd=tmp_path), needs))
+    ran = commands(light, tmp_path, _own(), [[name, *_ARGUMENTS.get(name, ())] for name in needs])
     for (name, extra), one in zip(needs.items(), ran, strict=True):
         assert one.returncode == 1, (name, one.stdout, one.stderr)
         package = {"store": "duckdb", "judge": "litellm", "mcp": "mcp", "trainer": "torch"}[extra]
         said = f"Error: `arttrace {name}` needs the package {package}: pip install 'arttrace[{extra}]'\n"
-        assert one.stderr == said
+        assert one.stderr.decode() == said
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,11 @@ def test_a_signal_amid_an_import_ends_the_command_when_it_is_done(
 ) -> None:
     """An exception that is raised there comes out as another one (as of `__set_name__`), or as an abort of C++ code."""
     program = [sys.executable, "-c", AMID_AN_IMPORT, *command, str(int(number)), imported]
-    done = subprocess.run(program, env=environment(data), capture_output=True, text=True, timeout=WAITS_S)
+    empty = {}
+    if command[0] == "judge-check":  # the signal comes as litellm is looked for, and nothing of it is used any more
+        (data.root / "litellm.py").touch()
+        empty = {"PYTHONPATH": str(data.root)}
+    done = subprocess.run(program, env=environment(data, **empty), capture_output=True, text=True, timeout=WAITS_S)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{said}\ninterrupted\n")
 
 

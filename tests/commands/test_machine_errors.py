@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from forked_commands import commands
 from simulated_agent import research_run
 from small_disk import only_root, small_disk
 
@@ -164,17 +165,15 @@ def test_an_interpreter_that_knows_ascii_only_works_in_a_folder_of_any_name(tmp_
         ("sql", "SELECT 'ü' AS ü, id FROM trajectories WHERE id = 'schön'"): rb"sch\xf6n",
         ("sql", "--json", "SELECT id FROM trajectories WHERE id = 'schön'"): "schön".encode(),
     }
-    for command, answer in asked.items():
-        ran = _arttrace(folder, *command, **_ASCII)
-        assert answer in ran.stdout + ran.stderr, (command, ran)
-        assert b"Traceback" not in ran.stderr
-    said = {
-        command: _arttrace(folder, *command.split(), **_ASCII)
-        for command in ("ls", "show other", "export --format parquet -o öl", "prune --max-size 1MB")
-    }
-    for command, ran in said.items():
-        assert ran.returncode == 0, (command, ran.stderr)
-        assert b"Traceback" not in ran.stderr
+    working = ("ls", "show other", "export --format parquet -o öl", "prune --max-size 1MB")
+    ran = commands(
+        sys.executable, folder, {**os.environ, **_ASCII}, [*asked, *map(str.split, working)], "arttrace.store", "rich"
+    )
+    assert all(b"Traceback" not in one.stderr for one in ran), ran
+    for one, answer in zip(ran, asked.values(), strict=False):
+        assert answer in one.stdout + one.stderr, one
+    said = dict(zip(working, ran[len(asked) :], strict=True))
+    assert all(one.returncode == 0 for one in said.values()), ran
     assert rb"sch\xf6n" in said["ls"].stdout
     assert (folder / "öl" / "trajectories.parquet").exists()
 
