@@ -139,8 +139,14 @@ def test_a_call_that_is_no_stream_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", ["stream", "parallel", "never_read"])
 def test_the_order_of_the_spans_makes_no_difference(program: str, tmp_path: Path) -> None:
-    orders = itertools.permutations(recorded(program))
-    revisions = {seen([*order], tmp_path / str(at)).run.revision for at, order in enumerate(orders) if at % 7 == 0}
+    revisions = set()
+    for at, order in enumerate(itertools.permutations(recorded(program))):
+        if at % 7 == 0:
+            with Store.open(DataDir(tmp_path / str(at)), create=True) as store:
+                for span in order:
+                    store.append([span])
+                [run] = store.trajectories()
+                revisions.add(run.revision)
     assert len(revisions) == 1
 
 
