@@ -46,7 +46,7 @@ _NAME = rf"(?:{_WORDS}|{_TOKEN})"
 _KEYS = r"(?:sk|pk|rk|gsk|xai|hf|gh[opsu]|glpat|xox[abprs])[-_](?=[\w-]{0,200}\d)[\w-]{12,}"
 _UNQUOTED = r"[^\s,;\"'\[\]{}]"
 _IN_A_NAME = ("key", "authorization", "pass", "pwd", "secret", "jwt", "credential", "cookie", "token")
-_OF_NAMES = (
+_OF_NAMES: tuple[tuple[str, str], ...] = (
     # "api_key": "...", in JSON, in JSON inside JSON and in a repr; also where the text was cut within the value
     (
         rf"({_NAME}(\\*[\"'])\s*:\s*\2)(?!\[secret\])(?:.{{1,100000}}?(?<!\\)(?=\2)|(?:[^\"\\]|\\.)+\\?(?=\"|\Z))",
@@ -60,11 +60,25 @@ _OF_NAMES = (
     (rf"({_WORDS}\s*[:=]\s*(?:bearer\s+|basic\s+)?)(?!\[secret\]){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
     (rf"({_TOKEN}\s*[:=]\s*)(?!\[secret\])(?={_UNQUOTED}{{0,200}}\d){_UNQUOTED}{{8,}}", rf"\1{SECRET}"),
 )
-_OF_FORM = (
-    (rf"([?&](?:[\w.-]{{0,40}}?(?:{_NAME}|signature)|key|sig|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
-    (r"(://)[^/\s:@\"']{1,1000}:[^/\s@\"']{1,1000}@", rf"\1{SECRET}@"),
-    (r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
-    (rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,1000}}+\.[\w-]{{8,}}\.[\w-]*)", SECRET),
+_BEGIN_WITH_A_NAME = tuple(f"({name}" for name in (_NAME, _WORDS, _TOKEN))
+"""What patterns begin with that are tried only where a name may begin: at every letter of a long text it takes most of
+a second for each million of them."""
+_BEFORE = {"key": len("encryption_"), "token": len("refresh_")}
+"""How much of a name may stand before such a word of it; the other words of _IN_A_NAME are beginnings."""
+_name = re.compile(_NAME, re.IGNORECASE)
+_KEYS_BEGIN = tuple(f"{begin}{end}" for begin in ("sk", "pk", "rk", "xai", "hf") for end in "-_") + tuple(
+    f"{begin}{letter}" for begin, letters in (("gh", "opsu"), ("xox", "abprs")) for letter in letters
+)
+_OF_FORM: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    # a text that one of these is in is searched
+    (("?", "&"), rf"([?&](?:[\w.-]{{0,40}}?(?:{_NAME}|signature)|key|sig|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
+    (("://",), r"(://)[^/\s:@\"']{1,1000}:[^/\s@\"']{1,1000}@", rf"\1{SECRET}@"),
+    (("bearer",), r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
+    (
+        (*_KEYS_BEGIN, "glpat", "akia", "aiza", "eyj"),
+        rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,1000}}+\.[\w-]{{8,}}\.[\w-]*)",
+        SECRET,
+    ),
 )
 _is_credential = re.compile(
     r"key|auth(?!enticate\Z|ority)|token|secret|pass|pwd|cookie|credential|session|signature|jwt|assertion",
@@ -123,9 +137,56 @@ def scrubbed(text: str) -> str:
 
 
 def _without_form(text: str) -> str:
-    for pattern, replacement in (*_OF_FORM, *_OF_NAMES) if may_name_one(text) else _OF_FORM:
-        text = re.sub(pattern, replacement, text, flags=re.IGNORECASE | re.DOTALL)  # re keeps them compiled
+    lowered, begins = _lowered(text), None
+    for needed, pattern, replacement in (*_OF_FORM, *((_IN_A_NAME, *of_names) for of_names in _OF_NAMES)):
+        if not any(word in lowered for word in needed):
+            continue
+        made = re.compile(pattern, re.IGNORECASE | re.DOTALL)  # re keeps them
+        if pattern.startswith(_BEGIN_WITH_A_NAME):
+            begins = _begins_of_names(text, lowered) if begins is None else begins
+            found = _replaced(made, replacement, text, begins)
+        else:
+            found = made.sub(replacement, text)
+        if found != text:
+            text, lowered, begins = found, _lowered(found), None
     return text
+
+
+def _replaced(pattern: re.Pattern[str], replacement: str, text: str, begins: list[int]) -> str:
+    """As pattern.sub, of a pattern that matches nowhere else than at these places."""
+    kept: list[str] = []
+    done = 0
+    for begin in begins:
+        if begin >= done and (matched := pattern.match(text, begin)) is not None:
+            kept += text[done:begin], matched.expand(replacement)
+            done = matched.end()
+    return "".join((*kept, text[done:]))
+
+
+def _begins_of_names(text: str, lowered: str) -> list[int]:
+    """Where names that secrets have may begin, in order."""
+    begins = set()
+    for word in _IN_A_NAME:
+        before = _BEFORE.get(word, 0)
+        at = lowered.find(word)
+        while at >= 0:
+            if before == 0:
+                begins.add(at)
+            else:
+                begin, end = max(at - before, 0), at + len(word)
+                while (name := _name.search(text, begin, end)) is not None:
+                    begins.add(name.start())
+                    begin = name.start() + 1
+            at = lowered.find(word, at + 1)
+    return sorted(begins)
+
+
+def _lowered(text: str) -> str:
+    """`text` in lower case, each letter in its place and as a pattern takes it that minds no case."""
+    if not text.isascii():
+        for letter, alike in (("\u017f", "s"), ("\u0131", "i"), ("\u0130", "i")):
+            text = text.replace(letter, alike)
+    return text.lower()
 
 
 # What is asked for beside the messages is the same in most calls of an agent, and a search costs more than decoding.
@@ -134,7 +195,7 @@ _kept_scrubbed = lru_cache(maxsize=256)(_without_form)
 
 def may_name_one(text: str) -> bool:
     """Whether a text may have a name in it that secrets have: most have none, and are not searched for any."""
-    lowered = text.lower()
+    lowered = _lowered(text)
     return any(word in lowered for word in _IN_A_NAME)
 
 
