@@ -30,6 +30,8 @@ from trainer.learner.trl.engine import TrlLearner
 
 BFLOAT16 = LearnerConfig(lora_rank=8, learning_rate=1e-3, max_logprob_difference=1.0)
 """The bounds of bfloat16, which a neighbouring version passes."""
+SERVED = dataclasses.replace(TOY, vocabulary=1024)
+"""What an engine in bfloat16 serves here: most of a toy's time is its logits."""
 
 
 def scored(
@@ -45,14 +47,14 @@ def scored(
     """Random answers with the log-probabilities that the learner computes now, as an engine with some noise gives
     them: rows of so many tokens, of which the first are context."""
     rng, found = random.Random(seed), []
-    for number in range(runs):
-        ids = [rng.randrange(48) for _ in range(length)]
-        with torch.no_grad():
-            logits = learner.model(input_ids=torch.tensor([ids])).logits[0].float()
-        logps = torch.log_softmax(logits, -1)
-        targets = [at >= context for at in range(length)]
+    rows = [[rng.randrange(48) for _ in range(length)] for _ in range(runs)]
+    with torch.no_grad():
+        logps = torch.log_softmax(learner.model(input_ids=torch.tensor(rows)).logits.float(), -1)
+    targets = [at >= context for at in range(length)]
+    for number, ids in enumerate(rows):
         own = [
-            float(logps[at - 1, ids[at]]) + rng.gauss(0, noise) if target else None for at, target in enumerate(targets)
+            float(logps[number, at - 1, ids[at]]) + rng.gauss(0, noise) if target else None
+            for at, target in enumerate(targets)
         ]
         found.append(
             TokenSequence(
@@ -372,12 +374,12 @@ def test_in_bfloat16_a_stale_adapter_is_found_and_the_current_one_is_not_refused
 ) -> None:
     """The engine is PEFT's model in bfloat16, which rounds by itself: neighbouring versions are nearer to one another
     than it is to either."""
-    model = make_model(TOY, tmp_path_factory.getbasetemp() / "toy-bfloat16", "cpu")
+    model = make_model(SERVED, tmp_path_factory.getbasetemp() / "toy-bfloat16", "cpu")
     config = LearnerConfig(engine=engine, device="cpu", dtype="bfloat16", lora_rank=16, learning_rate=1e-4)
     learner = make_learner(model, config)
     served, rng = TorchEngine(model, learner), random.Random(1)
     for step in range(4):
-        rows = [[rng.randrange(TOY.vocabulary) for _ in range(80)] for _ in range(16)]
+        rows = [[rng.randrange(SERVED.vocabulary) for _ in range(80)] for _ in range(16)]
         version = f"p@{step}"
         if step:
             stale = sampled_runs(rows, 16, served.score(rows, 16, "before"), version)

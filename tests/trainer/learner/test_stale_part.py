@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from arttrace.system.errors import TrainingError
-from benchmarks.card.shapes import TOY, make_model
+from benchmarks.card.shapes import make_model
 from benchmarks.card.torch_engine import TorchEngine, sampled_runs
-from tests.trainer.learner.test_agreement import BFLOAT16, as_sampled_by, scored
+from tests.trainer.learner.test_agreement import BFLOAT16, SERVED, as_sampled_by, scored
 from trainer.learner import make_learner
 from trainer.learner.base import BaseLearner
 from trainer.learner.config import LearnerConfig
@@ -54,12 +54,12 @@ def test_the_runs_of_a_stale_replica_are_counted_and_one_is_named(
 def test_in_bfloat16_a_stale_half_is_found_and_the_current_version_is_not_refused(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    model = make_model(TOY, tmp_path_factory.getbasetemp() / "toy-part", "cpu")
+    model = make_model(SERVED, tmp_path_factory.getbasetemp() / "toy-part", "cpu")
     config = LearnerConfig(device="cpu", dtype="bfloat16", lora_rank=16, learning_rate=1e-4)
     learner: Any = make_learner(model, config)
     served, rng = TorchEngine(model, learner), random.Random(5)
     for step in range(3):
-        rows = [[rng.randrange(TOY.vocabulary) for _ in range(64)] for _ in range(24)]
+        rows = [[rng.randrange(SERVED.vocabulary) for _ in range(64)] for _ in range(24)]
         version = f"p@{step}"
         if step == 2:
             half = [*served.score(rows[:12], 16, "before"), *served.score(rows[12:], 16)]
