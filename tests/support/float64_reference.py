@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,11 +50,17 @@ def make_learner(base: Path, engine: str = "packed", **changes: Any) -> tuple[An
     return learner, seen
 
 
+@functools.lru_cache(maxsize=2)
+def _loaded(base: Path) -> Any:
+    """Frozen: what is trained is only ever added to its weights."""
+    return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64).requires_grad_(requires_grad=False)
+
+
 class Reference:
     """Plain weights W + alpha/r B A through the plain model, one sequence at a time, losses token by token."""
 
     def __init__(self, base: Path, adapter: dict[str, torch.Tensor]) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+        self.model = _loaded(base)
         self.adapter = {n: p.detach().double().clone().requires_grad_() for n, p in adapter.items()}
 
     def logps(self, ids: tuple[int, ...], *, adapted: bool, temperatures: tuple[float, ...] = ()) -> torch.Tensor:
@@ -62,7 +69,7 @@ class Reference:
         for name in [n for n in self.adapter if "lora_A" in n] if adapted else []:
             target = name.removeprefix("base_model.model.").replace(".lora_A.default.weight", ".weight")
             a, b = self.adapter[name], self.adapter[name.replace("lora_A", "lora_B")]
-            weights[target] = weights[target].detach() + (ALPHA / RANK) * (b @ a)
+            weights[target] = weights[target] + (ALPHA / RANK) * (b @ a)
         logits = torch.func.functional_call(self.model, weights, (torch.tensor([ids]),)).logits[0]
         if temperatures:
             logits = logits / torch.tensor([*temperatures[1:], 1.0], dtype=torch.float64)[:, None]
