@@ -61,8 +61,14 @@ def data(tmp_path: Path) -> DataDir:
     return data
 
 
-def command(data: DataDir, base_model: Path) -> list[str]:
-    program = "from arttrace.commands import main; main()"
+AT_EACH_CHANCE = (
+    "from arttrace.commands.shared.progress import Progress; Progress.__init__.__kwdefaults__['every_s'] = 0.0; "
+)
+"""Its progress is said at each of its chances, however fast it goes."""
+
+
+def command(data: DataDir, base_model: Path, *, first: str = "") -> list[str]:
+    program = first + "from arttrace.commands import main; main()"
     given = ["train", "--orders", "--policy", "policy", "--base-model", str(base_model), "--dir", str(data.root)]
     return [sys.executable, "-c", program, *given]
 
@@ -85,20 +91,25 @@ def until(condition: Any, seconds: float = 120.0) -> None:
         time.sleep(0.05)
 
 
-def test_steps_on_exactly_the_groups_that_are_given_by_one_process(
+def test_steps_on_exactly_the_groups_that_are_given_by_one_process_which_says_its_progress(
     data: DataDir, base_model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """With a rate, as `arttrace train` says it."""
     checkpoints = Checkpoints(data.policies, "policy")
     with Store.open(data) as store:
         groups = {group.key: group for group in group_trajectories(store.trajectories())}
     part = Group("b", groups["b"].trajectories[:2])
 
     async def loop() -> int:
-        trainer = TrainerProcess(command(data, base_model))
+        trainer = TrainerProcess(command(data, base_model, first=AT_EACH_CHANCE))
         alone = Group("d", groups["d"].trajectories[:1])
         [first] = await trainer.train([groups["a"], part, alone], LOOSE)
         assert first.left_out == {"alone in its group": 1}
-        assert "arttrace: left out: 1 trajectory (alone in its group)" in capfd.readouterr().err
+        lines = capfd.readouterr().err.splitlines()
+        assert lines[0] == f"arttrace: loading {base_model}"
+        assert "arttrace: left out: 1 trajectory (alone in its group)" in lines
+        said = r"arttrace: \d+ of \d+ tokens of the step, [\d.]+ per second.*"
+        assert any(re.fullmatch(said, line) for line in lines), lines
         pid = checkpoints.writer()
         assert pid is not None
         assert first.version == "policy@1"
@@ -134,26 +145,6 @@ def test_batches_are_imitated_by_no_other_method(data: DataDir, base_model: Path
             await trainer.stop()
 
     asyncio.run(loop())
-
-
-def test_progress_is_said_while_it_trains(data: DataDir, base_model: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """With a rate, as `arttrace train` says it; here at each of its chances, however fast it goes."""
-    program = "from arttrace.commands.shared.progress import Progress; "
-    program += "Progress.__init__.__kwdefaults__['every_s'] = 0.0; from arttrace.commands import main; main()"
-    given = command(data, base_model)
-
-    async def loop() -> None:
-        trainer = TrainerProcess([given[0], "-c", program, *given[3:]])
-        [step] = await trainer.train(None, {**LOOSE, "steps": 1})
-        assert step.version == "policy@1"
-        await trainer.stop()
-
-    asyncio.run(loop())
-    lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == f"arttrace: loading {base_model}"
-    assert any(re.fullmatch(r"arttrace: \d+ of \d+ tokens of the step, [\d.]+ per second.*", line) for line in lines), (
-        lines
-    )
 
 
 ABANDONED = """
