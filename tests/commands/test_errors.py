@@ -117,6 +117,7 @@ def test_a_store_that_another_process_holds(
     arttrace: Command, data: DataDir, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arttrace.store.access.open_store.PATIENCE_S", 0.1)
+    monkeypatch.setattr("arttrace.store.file.connect._LOCK_PATIENCE_S", 0.1)
     fill(data, {"run": "s"})
     program = (
         f"import duckdb, sys; held = duckdb.connect({str(data.store)!r}); print('held', flush=True); sys.stdin.read()"

@@ -17,6 +17,7 @@ from arttrace.capture.base.settings import Settings
 from arttrace.commands import cli
 from arttrace.loop.model import TrainableModel
 from arttrace.loop.remote.connection import ServerConnection
+from arttrace.rewards import judge_calls
 from arttrace.rewards.judge_errors import judge_error
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
@@ -78,7 +79,8 @@ def test_the_note_that_a_judge_is_asked_at_the_agents_address(tmp_path: Path, ad
     _checked(_shown({"OPENAI_BASE_URL": address}, "score", "--judge", "openai/o3", "--dir", _filled(tmp_path / "data")))
 
 
-def test_a_judge_at_an_address(tmp_path: Path, address: str) -> None:
+def test_a_judge_at_an_address(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_calls, "BACKOFF_S", 0.0)
     command = ("score", "--judge", "openai/o3", "--judge-base-url", address, "--dir", _filled(tmp_path / "data"))
     _checked(_shown({"OPENAI_API_KEY": "k"}, *command))
 
