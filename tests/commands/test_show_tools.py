@@ -57,10 +57,15 @@ def run(*arguments: object) -> str:
     return done.stdout
 
 
-def tree(root: Path) -> list[str]:
-    """What `show` says the only run of a directory did, a line for each message and tool."""
+def shown(root: Path) -> str:
+    """What `show` says of the only run of a directory."""
     [listed] = json.loads(run("ls", "--json", "--dir", root))
-    lines = run("show", listed["id"], "--dir", root).splitlines()
+    return run("show", listed["id"], "--dir", root)
+
+
+def tree(shown: str) -> list[str]:
+    """What it says that the run did, a line for each message and tool."""
+    lines = shown.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("agent "))
     return [line.lstrip("├─└│ ") for line in lines[at + 1 :]]
 
@@ -97,11 +102,12 @@ def test_a_tool_after_the_final_answer_is_last_and_every_tool_is_there_once(mode
     environment = {**kept, "ARTTRACE_DIR": str(root), "ARTTRACE_CAPTURE_CONTENT": mode}
     with serve_script(scripted) as server:
         subprocess.run([sys.executable, str(program), server.url], env=environment, check=True, timeout=60)
-    assert tree(root) == SEEN[mode]
-    assert "truncated" not in run("show", json.loads(run("ls", "--json", "--dir", root))[0]["id"], "--dir", root)
+    said = shown(root)
+    assert tree(said) == SEEN[mode]
+    assert "truncated" not in said
     run("export", "--dir", root, "-o", tmp_path / "spans.jsonl")
     run("import", tmp_path / "spans.jsonl", "--dir", tmp_path / "copy")
-    assert tree(tmp_path / "copy") == SEEN[mode]
+    assert tree(shown(tmp_path / "copy")) == SEEN[mode]
     if mode == "full":
         run("dataset", "--format", "trl-sft", "--dir", root, "-o", tmp_path / "rows.jsonl")
         [row] = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
@@ -158,8 +164,8 @@ def test_the_tools_of_a_conversation(messages: list[dict[str, Any]], seen: list[
     file, root = tmp_path / "talk.jsonl", tmp_path / "data"
     file.write_text(json.dumps({"messages": messages}) + "\n")
     run("import", file, "--dir", root)
-    shown = [line.removeprefix("assistant [no token ids]: ").replace("  calls", " calls") for line in tree(root)]
-    assert shown == ["user: go", *seen]
+    found = [line.removeprefix("assistant [no token ids]: ").replace("  calls", " calls") for line in tree(shown(root))]
+    assert found == ["user: go", *seen]
     with Store.open(DataDir(root)) as store:
         [whole] = store.trajectories()
     assert whole.incomplete == ""
