@@ -71,15 +71,29 @@ def collector(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         yield process, line.split()[2]
 
 
-@pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
 def test_spans_of_the_stock_exporter_appear_in_ls(
-    collector: tuple[subprocess.Popen[str], str],
-    tmp_path: Path,
-    compression: Compression,
-    monkeypatch: pytest.MonkeyPatch,
+    collector: tuple[subprocess.Popen[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process, url = collector
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    for compression in (Compression.NoCompression, Compression.Gzip):
+        export_a_run(compression)
+
+    def listed() -> list[dict[str, object]]:
+        command = arttrace("ls", "--json", "--dir", str(tmp_path))
+        found: list[dict[str, object]] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        return found
+
+    summaries = listed()  # beside the running collector
+    assert {str(one["entry"]) for one in summaries} == {"greeter NoCompression", "greeter Gzip"}
+    assert [(one["calls"], one["agents"]) for one in summaries] == [(1, 1)] * 2
+    assert [(one["incomplete"], one["quarantined"]) for one in summaries] == [("", {"no token ids": 1})] * 2
+    process.kill()
+    process.wait(60)
+    assert listed() == summaries
+
+
+def export_a_run(compression: Compression) -> None:
     provider = TracerProvider(resource=Resource.create({"service.name": "their agent"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(compression=compression)))
     tracer = provider.get_tracer("theirs")
@@ -87,25 +101,13 @@ def test_spans_of_the_stock_exporter_appear_in_ls(
     answer = [{"role": "assistant", "parts": [{"type": "text", "content": "hi"}], "finish_reason": "stop"}]
     with tracer.start_as_current_span("invoke_agent greeter") as root:
         root.set_attribute("gen_ai.operation.name", "invoke_agent")
-        root.set_attribute("gen_ai.agent.name", "greeter")
+        root.set_attribute("gen_ai.agent.name", f"greeter {compression.name}")
         with tracer.start_as_current_span("chat m") as span:
             span.set_attribute("gen_ai.operation.name", "chat")
             span.set_attribute("gen_ai.input.messages", json.dumps(prompt))
             span.set_attribute("gen_ai.output.messages", json.dumps(answer))
             span.set_attribute("gen_ai.usage.output_tokens", 1)
     provider.shutdown()  # returns when the collector has answered
-
-    def listed() -> list[dict[str, object]]:
-        command = arttrace("ls", "--json", "--dir", str(tmp_path))
-        found: list[dict[str, object]] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-        return found
-
-    [summary] = listed()  # beside the running collector
-    assert (summary["entry"], summary["calls"], summary["agents"]) == ("greeter", 1, 1)
-    assert (summary["incomplete"], summary["quarantined"]) == ("", {"no token ids": 1})
-    process.kill()
-    process.wait(60)
-    assert listed() == [summary]
 
 
 def test_a_taken_port_is_reported(collector: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arttrace.records.trajectory import Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
@@ -87,9 +87,11 @@ async def tasks():
     history += [answered(call, answer) for call, answer in zip(asked.tool_calls, answers)]
     return (await aask(history)).content
 
-result = globals()[sys.argv[1]]()
-print(asyncio.run(result) if asyncio.iscoroutine(result) else result)
+for way in sys.argv[1:]:
+    result = globals()[way]()
+    print(way, asyncio.run(result) if asyncio.iscoroutine(result) else result)
 """
+WAYS = ("threads", "one_after_the_other", "tools", "tasks")
 
 _ids = count()
 
@@ -138,7 +140,7 @@ class _Server(BaseHTTPRequestHandler):
         self.wfile.write(body.encode())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -147,15 +149,24 @@ def url() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("way", ["threads", "one_after_the_other", "tools", "tasks"])
-def test_twin_sub_agents_are_distinguished(url: str, tmp_path: Path, way: str) -> None:
-    program = tmp_path / "agent.py"
+@pytest.fixture(scope="module")
+def trajectories(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trajectory]:
+    """What is stored of a program that goes each way once, by the name of the way."""
+    folder = tmp_path_factory.mktemp("twins")
+    program = folder / "agent.py"
     program.write_text(AGENT)
-    env = {**os.environ, "OPENAI_BASE_URL": url, "ARTTRACE_DIR": str(tmp_path / "data")}
-    done = subprocess.run([sys.executable, str(program), way], env=env, capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stdout) == (0, "merged\n"), done.stderr
-    with Store.open(DataDir(tmp_path / "data")) as store:
-        [trajectory] = store.trajectories()
+    env = {**os.environ, "OPENAI_BASE_URL": url, "ARTTRACE_DIR": str(folder / "data")}
+    done = subprocess.run([sys.executable, program, *WAYS], env=env, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (0, "".join(f"{way} merged\n" for way in WAYS)), done.stderr
+    with Store.open(DataDir(folder / "data")) as store:
+        found = store.trajectories()
+    assert len(found) == len(WAYS)
+    return {one.agents[0].name: one for one in found}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_twin_sub_agents_are_distinguished(trajectories: dict[str, Trajectory], way: str) -> None:
+    trajectory = trajectories[way]
     assert trajectory.incomplete == ""
     root, *subs = trajectory.agents
     assert root.name == way
