@@ -39,6 +39,16 @@ ON_A_CPU = {
     **{"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"},
 }
 
+TEACHER = """
+import runpy
+from arttrace.system.processes import collect_garbage_seldom
+from trainer.gateway.engines.vllm.cpu_fork import fork_engine
+collect_garbage_seldom()
+fork_engine("no socket in the file system")
+runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
+"""
+"""vLLM's own server, whose engine is a fork as that of `arttrace serve` is: a spawned one imports all of it again."""
+
 
 @contextmanager
 def teaching(model: Path, log: Path) -> Iterator[str]:
@@ -47,7 +57,7 @@ def teaching(model: Path, log: Path) -> Iterator[str]:
         options = ["--model", str(model), "--served-model-name", "better", "--port", str(port), "--dtype", "float32"]
         options += ["--host", "127.0.0.1", "--max-model-len", "256", "--enforce-eager"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options],
+            [sys.executable, "-c", TEACHER, *options],
             env={**os.environ, **ON_A_CPU, "VLLM_API_KEY": KEY_OF_TEACHER},
             stdout=err,
             stderr=err,
