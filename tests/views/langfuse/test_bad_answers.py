@@ -335,11 +335,18 @@ def test_scores_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
     assert "1 score left out: not numbers" in said
 
 
+PAGES = (("text/html", b"<html>log in</html>"), ("text/plain", b"<!doctype html><html></html>"), ("text/plain", b"ok"))
+"""Of either address one function tells them apart."""
+
+
 @pytest.mark.parametrize(
-    ("kind", "body"),
-    [("text/html", b"<html>log in</html>"), ("text/plain", b"<!doctype html><html></html>"), ("text/plain", b"ok")],
+    ("path", "kind", "body"),
+    [
+        *(("/api/public/otel/v1/traces", *page) for page in PAGES),
+        ("/api/public/scores", *PAGES[0]),
+        *(pytest.param("/api/public/scores", *page, marks=pytest.mark.full) for page in PAGES[1:]),
+    ],
 )
-@pytest.mark.parametrize("path", ["/api/public/otel/v1/traces", "/api/public/scores"])
 def test_a_page_of_a_proxys_is_no_acknowledgement(path: str, kind: str, body: bytes, tmp_path: Path) -> None:
     """Nothing of what it stands for counts as sent: the next push sends it."""
     data = _stored(tmp_path)
