@@ -20,6 +20,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner, Result
 from daemon_site import until
 from reserved_port import reserved_port
 from small_disk import only_root, small_disk
@@ -53,6 +54,11 @@ def served(tmp_path: Path, base_model: Path, engine: StandInEngine) -> Iterator[
 def arttrace(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from arttrace.commands import main; main()", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})})
+
+
+def called(*arguments: str) -> Result:
+    """A command that needs no process of its own."""
+    return CliRunner().invoke(cli, arguments)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
@@ -192,14 +198,14 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
     options = ["--vllm-url", engine.url]
     with start_serving(data, base_model, options=options) as serving:
         assert serving.client().status().current == "policy@3"
-        ran = arttrace("policies", "--dir", str(data.root), "rollback", "policy@1")
-        assert (ran.returncode, f"policy@3 -> policy@1 at {serving.url}/v1" in ran.stdout) == (0, True), ran.stderr
+        ran = called("policies", "--dir", str(data.root), "rollback", "policy@1")
+        assert (ran.exit_code, f"policy@3 -> policy@1 at {serving.url}/v1" in ran.stdout) == (0, True), ran.exception
         assert serving.client().status().current == "policy@1"
         assert "INFO    policy@3 -> policy@1\n" in (data.root / "logs" / "serve.log").read_text()
         write_state(Checkpoints(data.policies, "policy").directory, DaemonState(policy="policy", step=3))
-        shown = arttrace("status", "--dir", str(data.root))
+        shown = called("status", "--dir", str(data.root))
         assert f"policy@1 at {serving.url}/v1" in shown.stdout, "a daemon that published policy@3 is not asked"
-        assert json.loads(arttrace("status", "--dir", str(data.root), "--json").stdout)[0]["served"] == "policy@1"
+        assert json.loads(called("status", "--dir", str(data.root), "--json").stdout)[0]["served"] == "policy@1"
         answer = httpx.post(f"{serving.url}/v1/chat/completions", json={"model": "policy:latest", "messages": []})
         assert answer.headers["x-arttrace-policy-version"] == "policy@1"
         missing = arttrace("policies", "--dir", str(data.root), "rollback", "policy@9")
@@ -215,9 +221,9 @@ def test_an_older_version_is_served_again_at_once_and_after_a_restart(
         assert serving.client().status().current == "policy@0"
     with pytest.raises(ServingError, match="no version policy@9"):
         start_serving(data, base_model, options=[*options, "--version", "9"])
-    ran = arttrace("policies", "--dir", str(data.root), "rollback", "policy@0")
+    ran = called("policies", "--dir", str(data.root), "rollback", "policy@0")
     assert "will begin with" in ran.stdout
-    pruned = arttrace("policies", "--dir", str(data.root), "prune", "policy", "--keep-best", "0", "--keep-latest", "1")
+    pruned = called("policies", "--dir", str(data.root), "prune", "policy", "--keep-best", "0", "--keep-latest", "1")
     assert "pruned: policy@1" in pruned.stdout
     with start_serving(data, base_model, options=options) as serving:
         assert serving.client().status().current == "policy@0"
