@@ -28,8 +28,14 @@ from trainer.learner.stale_adapter.share import share_gone, way_to
 from trainer.learner.trl.engine import TrlLearner
 
 
-@pytest.mark.parametrize("engine", [PackedLearner, TrlLearner])
-@pytest.mark.parametrize(("stale", "noise"), [(5, 0.0), (12, 0.0), (12, 0.01), (20, 0.01)])
+@pytest.mark.parametrize(
+    ("engine", "stale", "noise"),
+    [
+        *[(PackedLearner, stale, noise) for stale, noise in ((5, 0.0), (12, 0.0), (12, 0.01), (20, 0.01))],
+        (TrlLearner, 12, 0.01),
+        *[pytest.param(TrlLearner, *case, marks=pytest.mark.full) for case in ((5, 0.0), (12, 0.0), (20, 0.01))],
+    ],
+)
 def test_the_runs_of_a_stale_replica_are_counted_and_one_is_named(
     engine: type[BaseLearner], base_model: Path, stale: int, noise: float
 ) -> None:
