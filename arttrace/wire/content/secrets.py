@@ -37,13 +37,19 @@ _NO_SECRETS = (
 )  # fmt: skip
 _NO_SECRET = "".join(rf"(?<!{word}token)(?<!{word}[_-]token)" for word in _NO_SECRETS)
 # The ends of names. A pattern that began with the rest of the name would look for it at every word of a long text.
+_OF_KEYS = ("access", "private", "signing", "encryption")
+_OF_TOKENS = ("access", "refresh", "auth", "bearer", "id", "session")
 _WORDS = (
     r"(?:api[_-]?key|authorization|pass(?:word|wd|phrase|code)|pwd|secret(?:[_-]?key)?|jwt|credential|cookie"
-    r"|(?:access|private|signing|encryption)[_-]?key|(?:access|refresh|auth|bearer|id|session)[_-]?token)s?"
+    rf"|(?:{'|'.join(_OF_KEYS)})[_-]?key|(?:{'|'.join(_OF_TOKENS)})[_-]?token)s?"
 )
 _TOKEN = rf"token{_NO_SECRET}"
 _NAME = rf"(?:{_WORDS}|{_TOKEN})"
-_KEYS = r"(?:sk|pk|rk|gsk|xai|hf|gh[opsu]|glpat|xox[abprs])[-_](?=[\w-]{0,200}\d)[\w-]{12,}"
+_KEYS_BEGIN = (
+    *("sk", "pk", "rk", "gsk", "xai", "hf", "gho", "ghp", "ghs", "ghu", "glpat"),
+    *("xoxa", "xoxb", "xoxp", "xoxr", "xoxs"),
+)
+_KEYS = rf"(?:{'|'.join(_KEYS_BEGIN)})[-_](?=[\w-]{{0,200}}\d)[\w-]{{12,}}"
 _UNQUOTED = r"[^\s,;\"'\[\]{}]"
 _IN_A_NAME = ("key", "authorization", "pass", "pwd", "secret", "jwt", "credential", "cookie", "token")
 _OF_NAMES: tuple[tuple[str, str], ...] = (
@@ -63,19 +69,16 @@ _OF_NAMES: tuple[tuple[str, str], ...] = (
 _BEGIN_WITH_A_NAME = tuple(f"({name}" for name in (_NAME, _WORDS, _TOKEN))
 """What patterns begin with that are tried only where a name may begin: at every letter of a long text it takes most of
 a second for each million of them."""
-_BEFORE = {"key": len("encryption_"), "token": len("refresh_")}
+_BEFORE = {word: 1 + max(map(len, before)) for word, before in (("key", _OF_KEYS), ("token", _OF_TOKENS))}
 """How much of a name may stand before such a word of it; the other words of _IN_A_NAME are beginnings."""
 _name = re.compile(_NAME, re.IGNORECASE)
-_KEYS_BEGIN = tuple(f"{begin}{end}" for begin in ("sk", "pk", "rk", "xai", "hf") for end in "-_") + tuple(
-    f"{begin}{letter}" for begin, letters in (("gh", "opsu"), ("xox", "abprs")) for letter in letters
-)
 _OF_FORM: tuple[tuple[tuple[str, ...], str, str], ...] = (
     # a text that one of these is in is searched
     (("?", "&"), rf"([?&](?:[\w.-]{{0,40}}?(?:{_NAME}|signature)|key|sig|code)=)[^&\s\"'<>]+", rf"\1{SECRET}"),
     (("://",), r"(://)[^/\s:@\"']{1,1000}:[^/\s@\"']{1,1000}@", rf"\1{SECRET}@"),
     (("bearer",), r"(\bbearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", rf"\1{SECRET}"),
     (
-        (*_KEYS_BEGIN, "glpat", "akia", "aiza", "eyj"),
+        (*(f"{begin}{end}" for begin in _KEYS_BEGIN for end in "-_"), "akia", "aiza", "eyj"),
         rf"\b(?:{_KEYS}|AKIA[A-Z0-9]{{16}}|AIza[\w-]{{30,}}|eyJ[\w-]{{8,1000}}+\.[\w-]{{8,}}\.[\w-]*)",
         SECRET,
     ),
