@@ -204,3 +204,70 @@ def test_one_trajectory_and_its_tokens() -> None:
 def test_what_cannot_be_read_is_refused_by_its_cause(item: dict[str, Any], reason: str) -> None:
     found, [_] = read(lines(trajectory(chat_completions=LOOP), item), refused=1)
     assert reason in found.reasons[0]
+
+
+LOST_IDS = "token ids of answers of which some are not known"
+
+
+def without(at: int, name: str, tokens: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tokens, one of which lacks its id or its log-probability."""
+    lacking = {"token": "warm"} if name == "token" else {name: None}
+    return [{**one, **lacking} if place == at else one for place, one in enumerate(tokens)]
+
+
+def sampled(item: dict[str, Any]) -> tuple[dict[str, int], list[tuple[list[int] | None, list[float | None] | None]]]:
+    """What was left out, and of each answer the token ids and their log-probabilities."""
+    found, runs = read(lines(item))
+    choices = [choice for run in runs for placed in run.calls for choice in placed.call.choices]
+    return found.left_out, [
+        (one.token_ids and list(one.token_ids), one.logprobs and list(one.logprobs)) for one in choices
+    ]
+
+
+def with_choice(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """A trajectory with this choice, as messages and choices and as an exchange."""
+    exchanged = exchange(0, {"messages": [ASKED]}, {"object": "chat.completion", "choices": [choice]})
+    return [{"messages_and_choices": [ASKED, choice], "reward": 1.0}, trajectory(chat_completions=[exchanged])]
+
+
+def test_ids_stay_where_a_log_probability_is_missing() -> None:
+    choice = LOOP[0]["response"]["choices"][0]
+    content = choice["logprobs"]["content"]
+    for lacking, logprobs in (
+        (without(1, "logprob", content), [-0.875, None]),
+        (without(0, "logprob", without(1, "logprob", content)), None),
+    ):
+        for item in with_choice({**choice, "logprobs": {"content": lacking}}):
+            assert sampled(item) in [({}, [([7, 8], logprobs)]), ({}, [([7, 8], logprobs or [None, None])])]
+
+
+def test_ids_of_which_one_is_missing_are_counted() -> None:
+    choice = LOOP[0]["response"]["choices"][0]
+    for item in with_choice({**choice, "logprobs": {"content": without(1, "token", choice["logprobs"]["content"])}}):
+        assert sampled(item) == ({LOST_IDS: 1}, [(None, [-0.875, -1.0])])
+    response = RESPONSE["response"]
+    lacking = {**response, "raw_output_tokens": [*response["raw_output_tokens"], {"token": "x", "logprob": -1.0}]}
+    odd = {**MESSAGE["response"], "token_ids": [5, None]}
+    left_out, answers = sampled(
+        trajectory(responses=[{**RESPONSE, "response": lacking}], messages=[{**MESSAGE, "response": odd}])
+    )
+    assert (left_out, [ids for ids, _ in answers]) == ({LOST_IDS: 2}, [None, None])
+
+
+def test_texts_of_tokens_are_no_ids_that_are_lost() -> None:
+    """As OpenAI's API answers."""
+    choice = LOOP[0]["response"]["choices"][0]
+    texts = [{"token": "Ro", "logprob": -0.5}, {"token": "me", "logprob": -0.25}]
+    for item in with_choice({**choice, "logprobs": {"content": texts}}):
+        assert sampled(item) == ({}, [(None, [-0.5, -0.25])])
+
+
+def test_ids_beside_the_texts_of_tokens_are_read() -> None:
+    choice = LOOP[0]["response"]["choices"][0]
+    texts = [{"token": "Ro", "logprob": -0.5}, {"token": "me", "logprob": -0.25}]
+    for ids, found in (
+        ([7, 8], ({}, [([7, 8], [-0.5, -0.25])])),
+        ([7, 2**40], ({LOST_IDS: 1}, [(None, [-0.5, -0.25])])),
+    ):
+        for item in with_choice({**choice, "token_ids": ids, "logprobs": {"content": texts}}):
+            assert sampled(item) == found

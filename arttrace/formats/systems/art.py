@@ -22,6 +22,7 @@ from arttrace.records.values.times import time_ns
 from arttrace.records.values.tokens import encode_logprobs, encode_token_ids
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.wire.apis.anthropic.messages import TOKENS_FIELD
+from arttrace.wire.apis.openai.completion_response import integers, logprobs_of
 
 KIND = "art trajectories"
 _APIS = {"chat_completions": CHAT, "completions": "/completions", "responses": RESPONSES, "messages": ANTHROPIC}
@@ -32,6 +33,7 @@ _LARGEST = 1 << 30
 _TOKEN = "token_id:"
 _VERSIONS = ("initial_policy_version", "final_policy_version")
 _OF_GROUP = ("group_metadata", "group_metrics", "group_logs")
+LOST_IDS = "token ids of answers of which some are not known"
 
 
 def recognises(item: dict[str, Any]) -> bool:
@@ -146,7 +148,8 @@ def _run(
         for at, one in enumerate(said):
             message, choice = _said(one)
             if choice is not None:
-                attributes = _tokens(choice)
+                attributes, lost = _tokens(choice)
+                yield from lost
                 answer = {**message, "finish_reason": choice.get("finish_reason")}
                 yield run.call([number, at], messages, [answer], agent=agent, offered=offered, attributes=attributes)
                 if not number:
@@ -203,10 +206,12 @@ def _calls(run: ImportedRun, exchanges: Sequence[_Exchange]) -> Iterator[Read]:
     for one in exchanges:
         api = _APIS[one.place[0]]
         messages = _messages(one.request) if api in (CHAT, ANTHROPIC) else None
-        attributes, _ = attributes_of(one.request, messages, _with_tokens(one.response, api), api)
+        response, lost = _with_tokens(one.response, api)
+        attributes, _ = attributes_of(one.request, messages, response, api)
         new = [message for message in messages or () if canonical_json(message) not in seen]
         seen.update(map(canonical_json, new))
         yield from unread_parts(new)
+        yield from lost
         chats = whole_conversation(messages or ())
         answers = [at for at, chat in enumerate(chats) if chat.get("role") == "assistant"]
         if new and answers:
@@ -221,24 +226,29 @@ def _messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _with_tokens(response: dict[str, Any], api: str) -> dict[str, Any]:
+def _with_tokens(response: dict[str, Any], api: str) -> tuple[dict[str, Any], list[LeftOutItem]]:
     """A response with its token ids where they are captured: ART has servers write them in places of its own."""
     if api == ANTHROPIC:
         tokens = {name: response.get(name) for name in ("prompt_token_ids", "token_ids", "logprobs")}
-        return {TOKENS_FIELD: tokens, **response} if any(tokens.values()) else response
+        _, lost = _ids([], tokens["token_ids"])
+        return ({TOKENS_FIELD: tokens, **response} if any(tokens.values()) else response), lost
     if api == RESPONSES:
-        ids, logprobs = _pairs(response.get("raw_output_tokens"))
-        return {"output_messages": [{"tokens": ids, "logprobs": logprobs}], **response} if ids else response
+        sampled = _listed(response.get("raw_output_tokens"))
+        ids, lost = _ids(sampled)
+        told = [{"tokens": ids, "logprobs": logprobs_of(sampled)}]
+        return ({"output_messages": told, **response} if ids else response), lost
     choices = response.get("choices")
     if not isinstance(choices, list):
-        return response
-    return {**response, "choices": [_choice_with_tokens(one) if isinstance(one, dict) else one for one in choices]}
+        return response, []
+    read = [_choice_with_tokens(one) if isinstance(one, dict) else (one, []) for one in choices]
+    return {**response, "choices": [one for one, _ in read]}, [what for _, lost in read for what in lost]
 
 
-def _choice_with_tokens(choice: dict[str, Any]) -> dict[str, Any]:
+def _choice_with_tokens(choice: dict[str, Any]) -> tuple[dict[str, Any], list[LeftOutItem]]:
     logprobs = json_object(choice.get("logprobs"))
-    ids, _ = _pairs(logprobs.get("content") or [{"token": token} for token in logprobs.get("tokens") or []])
-    return {**choice, "token_ids": ids} if ids and choice.get("token_ids") is None else choice
+    sampled = _listed(logprobs.get("content")) or [{"token": token} for token in _listed(logprobs.get("tokens"))]
+    ids, lost = _ids(sampled, choice.get("token_ids"))
+    return ({**choice, "token_ids": ids} if ids else choice), lost
 
 
 def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
@@ -255,19 +265,29 @@ def _said(one: Any) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     return message, {} if one.get("trainable") else None
 
 
-def _tokens(choice: Mapping[str, Any]) -> dict[str, Any]:
-    ids, values = _pairs(json_object(choice.get("logprobs")).get("content"))
-    if not ids or not all(isinstance(value, (int, float)) for value in values):
-        return {}
-    return {semconv.TOKEN_IDS: encode_token_ids(ids), semconv.LOGPROBS: encode_logprobs(values)}
+def _tokens(choice: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOutItem]]:
+    content = _listed(json_object(choice.get("logprobs")).get("content"))
+    ids, lost = _ids(content, choice.get("token_ids"))
+    values = logprobs_of(content)
+    are_there = any(value is not None for value in values)
+    logprobs = encode_logprobs(values) if are_there else None
+    return {semconv.TOKEN_IDS: encode_token_ids(ids) if ids else None, semconv.LOGPROBS: logprobs}, lost
 
 
-def _pairs(content: Any) -> tuple[list[int], list[Any]]:
-    """The ids of sampled tokens, each with its log-probability; none where one of them has no id."""
-    pairs = [one if isinstance(one, dict) else {} for one in content] if isinstance(content, list) else []
-    ids = [_token_id(one.get("token_id", one.get("token"))) for one in pairs]
-    known = [id for id in ids if id is not None]
-    return (known, [one.get("logprob") for one in pairs]) if len(known) == len(pairs) else ([], [])
+def _ids(content: Sequence[Any], given: Any = None) -> tuple[list[int], list[LeftOutItem]]:
+    """The ids of sampled tokens, as they are `given` or by the tokens; none where one of them has no id, which is
+    counted where others have."""
+    ids: Any = given
+    if given is None:
+        ids = [_token_id(one.get("token_id", one.get("token"))) if isinstance(one, dict) else None for one in content]
+        if not any(id is not None for id in ids):
+            return [], []
+    found = integers(ids)
+    return found or [], [LeftOutItem(LOST_IDS)] if found is None else []
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _token_id(token: Any) -> int | None:
