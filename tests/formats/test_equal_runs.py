@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from every_form import ITEMS
 from system_files import SWE
 
 from arttrace.commands import cli
@@ -41,6 +42,7 @@ def imported(data: Path, *files: Path) -> tuple[int, int]:
     """How many runs and spans are there after an import."""
     done = CliRunner().invoke(cli, ["import", *map(str, files), "--dir", str(data)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
+    assert "another reading" not in done.output
     with Store.open(DataDir(data)) as store:
         [spans] = store.sql("SELECT count(*) FROM span_records")[1]
         return len(store.summaries()), spans[0]
@@ -75,3 +77,37 @@ def test_a_file_named_twice_is_imported_once(tmp_path: Path) -> None:
     (link := tmp_path / "link" / "x.jsonl").parent.mkdir()
     link.symlink_to(file)
     assert imported(tmp_path / "data", file, file, link)[0] == 1
+
+
+def _named(form: str, **own: Any) -> dict[str, Any]:
+    [item] = ITEMS[form]
+    return {**item, **own}
+
+
+def _rllm(item: dict[str, Any], **own: Any) -> dict[str, Any]:
+    return {**item, "trajectories": [{**item["trajectories"][0], **own}]}
+
+
+OWN_IDS: dict[str, dict[str, Any]] = {
+    "agent lightning": _named("agent lightning rollouts"),
+    "art": {**FORMS["art"], "metadata": {"trajectory_id": "ab" * 16}},
+    "atif": _named("atif trajectories", trajectory_id="t-1"),
+    "rllm": _rllm(_named("rllm episodes"), uid="5d1b"),
+    "rllm without a name": _rllm(_named("rllm episodes"), uid="5d1b", name="default_traj_name"),
+    "tau2": _named("tau2 results"),
+    "verifiers traces": _named("verifiers traces"),
+}
+"""Of forms that give their runs ids, a run with one."""
+
+
+@pytest.mark.parametrize("form", OWN_IDS)
+def test_a_run_with_an_id_of_its_own_is_one_under_whichever_name_its_file_has(form: str, tmp_path: Path) -> None:
+    first, renamed = (written(tmp_path / f"{name}.jsonl", OWN_IDS[form]) for name in ("monday", "copy"))
+    before = imported(tmp_path / "data", first)
+    assert imported(tmp_path / "data", renamed) == before
+    assert imported(tmp_path / "data", renamed, first) == before
+    with Store.open(DataDir(tmp_path / "data")) as store:
+        [run] = store.trajectories()
+    assert (run.project, run.conflicts, run.incomplete, len(run.calls), len(run.rewards)) == (
+        "monday", 0, "", 1, 0 if form == "atif" else 1,
+    )  # fmt: skip

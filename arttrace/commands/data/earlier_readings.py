@@ -89,13 +89,26 @@ class EarlierReadings:
         return self._kept.get(trace.encode()) is not None
 
 
+_NAMED_BY_PROJECT = (semconv.AGENT_NAME, semconv.SCENARIO, semconv.GROUP)
+
+
 def _named_as(before: SpanRow | None, span: SpanRow) -> SpanRow:
-    """The span under the names that it was stored under: a form that says no project has the file's name there."""
+    """The span under the names that it was stored under: a form that says no project has the file's name there, and in
+    the names of what it has no other name for."""
     if before is None:
         return span
+    attributes = _kept(before.attributes, span.attributes, semconv.PROJECT)
+    was, is_now = (str(one.attributes.get(semconv.PROJECT) or "") for one in (before, span))
+    if is_now and was != is_now:
+        for name in _NAMED_BY_PROJECT:
+            said, says = before.attributes.get(name), attributes.get(name)
+            if isinstance(says, str) and says.startswith(is_now) and said == was + says.removeprefix(is_now):
+                attributes = {**attributes, name: said}
+    is_agent = attributes.get(semconv.AGENT_NAME) != span.attributes.get(semconv.AGENT_NAME)
     return msgspec.structs.replace(
         span,
-        attributes=_kept(before.attributes, span.attributes, semconv.PROJECT),
+        name=before.name if is_agent else span.name,
+        attributes=attributes,
         resource=_kept(before.resource, span.resource, semconv.SERVICE_NAME),
     )
 

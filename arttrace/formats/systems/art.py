@@ -130,7 +130,7 @@ def _run(
     exchanges = _exchanges(item)
     began = exchanges[0].start_ns or None if exchanges else None
     key = id or ids.next(source, [place, item])
-    run = ImportedRun(source, key, name=source, start_ns=began, trajectory_id=id)
+    run = ImportedRun(source, key, system=KIND if id else None, name=source, start_ns=began, trajectory_id=id)
     yield from _calls(run, exchanges)
     histories = [item, *(one for one in item.get("additional_histories") or [] if isinstance(one, dict))]
     result: Any = None

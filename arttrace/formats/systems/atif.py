@@ -38,8 +38,12 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     start = own.get("start_ns") or min(_times(item), default=None)
     agent = json_object(item.get("agent"))
     name = str(agent.get("name") or "agent")
-    key = item.get("trajectory_id") or item.get("session_id") or ids.next(source, item)
-    run = ImportedRun(source, key, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None)
+    own_id = item.get("trajectory_id")
+    key = own_id or item.get("session_id") or ids.next(source, item)
+    system = KIND if own_id and isinstance(own_id, str) else None
+    run = ImportedRun(
+        source, key, system=system, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None
+    )
     documents = _Told(run)
     yield from documents.document(item, None)
     embedded = [one for one in item.get("subagent_trajectories") or [] if isinstance(one, dict)]

@@ -65,7 +65,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     requests = [one for one in events if one["event_type"] == _REQUEST]
     times = [_times(one) for one in requests]
     began = min((start for start, _ in times if start is not None), default=time_ns(status.get("created_at")))
-    run = ImportedRun(source, rollout["rollout_id"], start_ns=began)
+    run = ImportedRun(source, rollout["rollout_id"], system=KIND, start_ns=began)
     result: Any = None
     for number, (one, (start, end)) in enumerate(zip(requests, times, strict=True)):
         data = json_object(one.get("data"))

@@ -41,7 +41,9 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
         steps = one.get("steps") if isinstance(one, dict) else None
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             raise ValueError(f"trajectory {at + 1} of an episode has no list of steps")
-        run = ImportedRun(source, one.get("uid") or ids.next(source, [place, id, at, one]), name=_name(one))
+        own = one.get("uid")
+        key = own or ids.next(source, [place, id, at, one])
+        run = ImportedRun(source, key, system=KIND if own and isinstance(own, str) else None, name=_name(one))
         yield from _run(run, one, steps, item, id)
 
 

@@ -57,7 +57,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
 
 
 def _run(item: Mapping[str, Any], source: str, shared: Mapping[str, Any], model: str | None) -> Iterator[Read]:
-    run = ImportedRun(source, item["id"], start_ns=time_ns(item.get("start_time")))
+    run = ImportedRun(source, item["id"], system=KIND, start_ns=time_ns(item.get("start_time")))
     history: list[Message] = []
     answer: int | None = None
     before: int | None = None

@@ -105,7 +105,8 @@ def _agent(trace: Node) -> str:
 
 def _run(trace: Node, source: str, task: str, episode: dict[str, Any], attributes: dict[str, Any]) -> Iterator[Read]:
     nodes = [_checked(one, at) for at, one in enumerate(trace["nodes"])]
-    run = ImportedRun(source, trace["id"], start_ns=time_ns(json_object(trace.get("timing")).get("start")))
+    began = time_ns(json_object(trace.get("timing")).get("start"))
+    run = ImportedRun(source, trace["id"], system=KIND, start_ns=began)
     offered, has_own = json_objects(trace.get("tools")), any(node.get("tools") for node in nodes)
     in_vain = _attempts_in_vain(nodes)
     calls = json_objects(trace.get("calls"))
