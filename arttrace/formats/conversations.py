@@ -17,7 +17,15 @@ from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import BEHIND, NO_NUMBERS, NO_TIME, SECOND, failed_with_others, said, tool_span
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import is_system_text, unread_parts, whole_conversation
-from arttrace.formats.sdks.openai_messages import GrowingInputs, answers, offered_tools, plain, text_of, tools
+from arttrace.formats.sdks.openai_messages import (
+    GrowingInputs,
+    answers,
+    metadata_text,
+    offered_tools,
+    plain,
+    text_of,
+    tools,
+)
 from arttrace.records import semconv
 from arttrace.records.message import ToolCallPart, joined_text
 from arttrace.records.reward import Reward
@@ -121,7 +129,7 @@ def _conversation(item: dict[str, Any], given: Sequence[dict[str, Any]], source:
                 semconv.AGENT_NAME: source,
                 semconv.PROJECT: source,
                 semconv.SCENARIO: None if task is None else f"{source}/{task}",
-                semconv.METADATA: text_of(rest),
+                semconv.METADATA: metadata_text(rest),
                 semconv.TAGS: tags,
                 semconv.ENTRY_RESULT: _plain_text(messages[-1].get("content")) if calls else None,
             }

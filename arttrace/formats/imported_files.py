@@ -46,11 +46,13 @@ from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
 from arttrace.formats.systems.tracers.weave import calls as weave
+from arttrace.records import semconv
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
+from arttrace.trajectories.decoding.attribute_values import DEPTH, too_deep
 from arttrace.trajectories.decoding.unreadable_calls import unread_calls
 from arttrace.trajectories.identity.stand_ins import is_stand_in
 
@@ -58,6 +60,7 @@ _KEPT_REASONS, _SHOWN = 5, 500
 _REFUSED = (*UNREADABLE, TypeError, OverflowError, AttributeError, LookupError, struct.error)
 _OWN_TYPES = ("span", "reward", "judgement", "policy_step", "grouping")
 _OTLP = {"resourceSpans": json_spans, "resourceLogs": json_logs}
+DEEP_METADATA = f"values of metadata nested deeper than {DEPTH} levels"
 _RECORDS_AT_ONCE, _CHARACTERS_AT_ONCE = 4_000, 8 << 20
 
 _Made = tuple[ItemRecords, bool]
@@ -172,7 +175,10 @@ def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[R
     found.other_records += len(records) - len(as_spans) - own_rewards
     traces.add(span.trace_id.encode() for span in spans)
     found.traces = traces.count
-    for what, count in unread_calls(map(normalised, with_messages(spans))).items():
+    read = list(map(normalised, with_messages(spans)))
+    if deep := sum(too_deep(span.attributes.get(semconv.METADATA)) for span in read):
+        found.left_out[DEEP_METADATA] = found.left_out.get(DEEP_METADATA, 0) + deep
+    for what, count in unread_calls(read).items():
         found.unread[what] = found.unread.get(what, 0) + count
     return records
 

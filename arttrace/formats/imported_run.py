@@ -9,7 +9,7 @@ from typing import Any
 
 from arttrace.formats.left_out import LeftOutItem
 from arttrace.formats.sdks.anthropic_messages import FAILED
-from arttrace.formats.sdks.openai_messages import GrowingInputs, answers, plain, text_of, tools
+from arttrace.formats.sdks.openai_messages import GrowingInputs, answers, metadata_text, plain, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import ToolCallPart, canonical_json
 from arttrace.records.reward import Reward
@@ -306,7 +306,7 @@ class ImportedRun:
                     semconv.AGENT_NAME: name,
                     semconv.PROJECT: self.source,
                     semconv.SCENARIO: None if task is None else f"{self.source}/{task}",
-                    semconv.METADATA: text_of(dict(metadata)) if metadata else None,
+                    semconv.METADATA: metadata_text(dict(metadata)) if metadata else None,
                     semconv.ENTRY_RESULT: text_of(result),
                     **(attributes or {}),
                 }

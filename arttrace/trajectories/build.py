@@ -13,14 +13,13 @@ from arttrace.records.call import Call
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall, Trajectory
-from arttrace.records.values.lenient_json import json_object
 from arttrace.trajectories.agents.http_requests import http_request, is_http_request, lost_requests
 from arttrace.trajectories.agents.returned_answers import Returned
 from arttrace.trajectories.agents.scored_spans import with_agents
 from arttrace.trajectories.agents.subagents import AgentSpan, partition
 from arttrace.trajectories.agents.tool_calls import Tooling, recorded_tool_call, tool_calls
 from arttrace.trajectories.agents.tree import AgentTree, agent_tree, by_start
-from arttrace.trajectories.decoding.attribute_values import as_text, from_json, text, whole_number
+from arttrace.trajectories.decoding.attribute_values import as_text, from_json, shallow_object, text, whole_number
 from arttrace.trajectories.decoding.call import decode_call
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import is_call, operation, span_error
@@ -313,7 +312,7 @@ def _tags_and_metadata(said: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ..
     """Of the root, which comes first, and the joined: every tag once in that order; of each key the root's value, else
     the last one's."""
     tags = [as_text(tag) or "" for one in said for tag in _sequence(one.get(semconv.TAGS))]
-    own, *others = [json_object(from_json(one.get(semconv.METADATA))) for one in said]
+    own, *others = [shallow_object(one.get(semconv.METADATA)) for one in said]
     metadata = dict(own)
     for other in others:
         metadata |= other

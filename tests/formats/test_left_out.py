@@ -14,6 +14,7 @@ from system_files import CODEX, ROOT, SESSION, SWE, TIME, event, line, lines, re
 
 from arttrace.commands import cli
 from arttrace.formats.files.items import ItemFile
+from arttrace.formats.imported_run import ImportedRun
 from arttrace.records.message import ToolResultPart
 from arttrace.trajectories import advice
 
@@ -281,3 +282,48 @@ def test_a_reward_that_is_not_finite_is_counted() -> None:
     text = json.dumps(TALK)
     found, _ = read("\n".join(text.replace('"reward": 1', f'"reward": {one}') for one in ("NaN", "Infinity")).encode())
     assert (found.rewards, found.left_out) == (0, {"rewards that are no finite numbers": 2})
+
+
+DEEP = "values of metadata nested deeper than 256 levels"
+
+
+def nested(levels: int) -> Any:
+    found: Any = "end"
+    for _ in range(levels - 1):
+        found = [found]
+    return found
+
+
+def with_metadata(form: str, metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    """A run of a form with this metadata."""
+    if form == "conversation":
+        return [{"messages": [*ASKED, {"role": "assistant", "content": "yo"}], "metadata": metadata}]
+    if form == "otlp":
+        attributes = {"gen_ai.operation.name": "invoke_agent", "arttrace.metadata": json.dumps(metadata)}
+    elif form == "openinference":
+        attributes = {"openinference.span.kind": "AGENT", "metadata": json.dumps(metadata)}
+    else:
+        [run] = ART["trajectories"]
+        return [{**run, "metadata": metadata}]
+    said = [{"key": name, "value": {"stringValue": value}} for name, value in attributes.items()]
+    times = {"startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    span = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "run", "attributes": said, **times}
+    return [{"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}]
+
+
+@pytest.mark.parametrize("form", ["conversation", "otlp", "openinference", "art"])
+def test_of_metadata_what_is_too_deep_is_counted_and_the_rest_read(form: str) -> None:
+    """All of it was lost. The limit is that of every value that is read out of a text."""
+    levels = 255
+    found, [run] = read(lines(*with_metadata(form, {"plan": nested(levels), "shop": "bern"})))
+    assert (run.metadata, found.left_out) == ({"plan": nested(levels), "shop": "bern"}, {})
+    for levels in (256, 300, 900):
+        deep = {"plan": nested(levels), "shop": "bern", "other": nested(levels)}
+        found, [run] = read(lines(*with_metadata(form, deep)))
+        assert (run.metadata, found.left_out) == ({"shop": "bern"}, {DEEP: 2}), levels
+
+
+def test_metadata_that_cannot_be_written_is_no_run_without_it() -> None:
+    run = ImportedRun("file", "key")
+    with pytest.raises(ValueError, match="metadata is nested too deep"):
+        run.end(metadata={"plan": nested(20_000)})

@@ -163,6 +163,13 @@ def text_of(value: Any) -> str | None:
         return None
 
 
+def metadata_text(members: dict[str, Any]) -> str:
+    """JSON text of the metadata of a run. Raises ValueError where it is too deep to be written."""
+    if (found := text_of(members)) is None:
+        raise ValueError("its metadata is nested too deep to be written")
+    return found
+
+
 def last_text(messages: Any) -> str | None:
     """The text of the last of some messages, in the conventions' form or as a chat has it; None where it has none."""
     last = json_object(messages[-1]) if isinstance(messages, list) and messages else {}

@@ -29,7 +29,7 @@ from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import NO_TIME, SECOND, calls_of, failed_with_others, said, tool_span
 from arttrace.formats.left_out import Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
-from arttrace.formats.sdks.openai_messages import plain, text_of, tools
+from arttrace.formats.sdks.openai_messages import metadata_text, plain, tools
 from arttrace.records import semconv
 from arttrace.records.message import canonical_json
 from arttrace.records.span import Attributes, SpanRow
@@ -110,7 +110,7 @@ class Exchanges:
         beside = {**json_object(request.get("metadata")), **beside_of(item, "request", "response")}
         task, rest = task_of(beside), without_rewards(beside)
         attributes[semconv.SCENARIO] = None if task is None else f"{self._source}/{task}"
-        attributes[semconv.METADATA] = text_of(rest) if rest else None
+        attributes[semconv.METADATA] = metadata_text(rest) if rest else None
         yield SpanRow(
             trace_id=trace_id,
             span_id=own[:16],

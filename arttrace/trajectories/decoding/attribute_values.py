@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from arttrace.records.values.integers import INT64
-from arttrace.records.values.lenient_json import read_json
+from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.nesting import UNREADABLE, are_shallow
 
 _T = TypeVar("_T")
-_DEPTH = 256
+DEPTH = 256
 """Levels of the deepest value that is read: whoever writes it again, within whatever, stays within what msgspec can."""
 
 
@@ -44,14 +44,42 @@ def from_json(value: Any) -> Any:
         found = read_json(value)
     except UNREADABLE:
         return value
-    if len(value) > 2 * _DEPTH and value.count("[") + value.count("{") > _DEPTH and not is_shallow(found):
-        return value
-    return found
+    return value if _may_be_deep(value) and not is_shallow(found) else found
+
+
+def _may_be_deep(json: str) -> bool:
+    return len(json) > 2 * DEPTH and json.count("[") + json.count("{") > DEPTH
+
+
+def whole_object(value: Any) -> dict[str, Any]:
+    """The members of an object, or of its JSON text, however deep they are; none of anything else."""
+    found = value
+    if isinstance(value, str):
+        try:
+            found = read_json(value)
+        except UNREADABLE:
+            return {}
+    return json_object(found)
+
+
+def shallow_object(value: Any) -> dict[str, Any]:
+    """The members of an object, or of its JSON text, without which it would have more than 256 levels."""
+    found = from_json(value)
+    if found is not value or not isinstance(value, str):
+        return json_object(found)
+    return {name: item for name, item in whole_object(value).items() if are_shallow([item], DEPTH - 1)}
+
+
+def too_deep(value: Any) -> int:
+    """How many members of an object, or of its JSON text, `shallow_object` leaves out."""
+    if not isinstance(value, str) or not _may_be_deep(value):
+        return 0
+    return len(whole_object(value)) - len(shallow_object(value))
 
 
 def is_shallow(value: Any) -> bool:
     """Whether a value has no more than 256 levels."""
-    return are_shallow([value], _DEPTH)
+    return are_shallow([value], DEPTH)
 
 
 def text(value: Any) -> str | None:

@@ -19,8 +19,7 @@ from arttrace.records import semconv
 from arttrace.records.message import Message
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.finish_reasons import CUT_SHORT, finish_reason
-from arttrace.records.values.lenient_json import json_object
-from arttrace.trajectories.decoding.attribute_values import finite, from_json, text
+from arttrace.trajectories.decoding.attribute_values import finite, from_json, shallow_object, text
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.wire.messages import openai_message
 
@@ -136,7 +135,7 @@ def as_it_says(span: SpanRow, environment: str | None = None, release: str | Non
     """What a span says of its run by itself, where the others are not at hand."""
     said = span.attributes
     is_root = semconv.ENTRY in said or semconv.ENTRY_NAME in said
-    metadata = from_json(said.get(semconv.METADATA)) if is_root else None
+    metadata = shallow_object(said.get(semconv.METADATA)) if is_root else {}
     tags = said.get(names.TRACE_TAGS)
     return ShownRun(
         name=text(said.get(names.TRACE_NAME)),
@@ -146,7 +145,7 @@ def as_it_says(span: SpanRow, environment: str | None = None, release: str | Non
         user=text(said.get(names.USER_ID)),
         environment=environment,
         release=release,
-        metadata=json_object(metadata),
+        metadata=metadata,
     )
 
 

@@ -25,7 +25,7 @@ from arttrace.formats.sdks.openai_messages import (
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
 from arttrace.records.values.lenient_json import json_object, json_objects
-from arttrace.trajectories.decoding.attribute_values import from_json, text
+from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_object
 from arttrace.wire.apis.anthropic.chat import holds_blocks
 from arttrace.wire.apis.openai.response_items import parse_input, parse_instructions, parse_output
 from arttrace.wire.apis.openai.responses import messages_kept, status_reason
@@ -76,7 +76,7 @@ def attributes(sent: Attributes) -> Attributes:
         found |= langchain_result(output)
     elif kind == "AGENT":
         # Phoenix's REST API flattens the metadata that a span has as JSON.
-        metadata = {**json_object(_lists(_below(sent, "metadata"))), **json_object(from_json(sent.get("metadata")))}
+        metadata = {**json_object(_lists(_below(sent, "metadata"))), **whole_object(sent.get("metadata"))}
         tags = from_json(sent.get("tag.tags"))
         user = text(sent.get("user.id"))
         about = {**metadata, **({"user_id": user} if user else {})}

@@ -12,7 +12,7 @@ from typing import Any
 from arttrace.formats.imported_run import said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, metadata_text, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
@@ -62,7 +62,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
             semconv.ENTRY_RESULT: text_of(output),
             semconv.PROJECT: source,
             semconv.TAGS: item.get("tags") or None,
-            semconv.METADATA: text_of({**metadata, **expected}) if metadata or expected else None,
+            semconv.METADATA: metadata_text({**metadata, **expected}) if metadata or expected else None,
         }
     else:
         found = {}

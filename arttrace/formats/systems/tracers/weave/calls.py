@@ -17,7 +17,7 @@ from arttrace.formats.imported_run import hashed, said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks import langsmith
 from arttrace.formats.sdks.langfuse.reading import hex_id
-from arttrace.formats.sdks.openai_messages import text_of
+from arttrace.formats.sdks.openai_messages import metadata_text, text_of
 from arttrace.formats.sdks.openinference import flat
 from arttrace.formats.systems.tracers.weave import feedback, model_calls
 from arttrace.formats.systems.tracers.weave.values import is_ref, name_of, restored
@@ -278,7 +278,7 @@ class _Call:
     def _of_the_run(self, more: dict[str, Any] | None = None) -> Attributes:
         own = {**{name: value for name, value in self._about.items() if name not in _OF_WEAVE}, **(more or {})}
         own |= {name: self._item[name] for name in _OF_THE_PROJECT if self._item.get(name) is not None}
-        return {semconv.PROJECT: self._project(), semconv.METADATA: text_of(own) if own else None}
+        return {semconv.PROJECT: self._project(), semconv.METADATA: metadata_text(own) if own else None}
 
     def _project(self) -> str:
         return _text(self._item.get("project_id")) or self._source
