@@ -115,7 +115,15 @@ LONGEST_FIRST = (
 """What several workers begin with, so that none of them is left alone with it at the end."""
 
 
+_FULL_S = 3600
+"""For a test marked `full`, which may run longer than the quarter of an hour of the others on a busy machine."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("full") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_FULL_S))
+
     def rank(item: pytest.Item) -> int:
         return next((n for n, begin in enumerate(LONGEST_FIRST) if item.nodeid.startswith(begin)), len(LONGEST_FIRST))
 
