@@ -29,7 +29,7 @@ from arttrace.formats.otlp.decode_protobuf import protobuf_spans
 from arttrace.formats.otlp.logs import is_log_request
 from arttrace.formats.otlp.request import MalformedRequest, TooManySpans
 from arttrace.formats.otlp.validate import checked
-from arttrace.formats.sdks import langfuse
+from arttrace.formats.sdks import langfuse, logfire
 from arttrace.formats.sdks.openinference.feedback import kept_as_notes
 from arttrace.formats.sdks.tolerant import normalised
 from arttrace.formats.sdks.whole_traces.messages_elsewhere import with_messages
@@ -172,6 +172,8 @@ def _counted(records: list[Record], found: Imported, traces: KnownIds) -> list[R
     found.rewards += own_rewards + sum(one.counts for span in as_spans for one in rewards_of(span))
     for why in (why for span in as_spans for why in kept_as_notes(span)):
         found.left_out[why] = found.left_out.get(why, 0) + 1
+    for what, count in (one for span in as_spans for one in logfire.lost(span)):
+        found.left_out[what] = found.left_out.get(what, 0) + count
     found.other_records += len(records) - len(as_spans) - own_rewards
     traces.add(span.trace_id.encode() for span in spans)
     found.traces = traces.count

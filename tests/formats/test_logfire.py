@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from system_files import lines
 
 from arttrace.formats.imported_files import read_file
 from arttrace.formats.sdks import conventions
+from arttrace.records.message import ReasoningPart
+from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import AgentCall, Trajectory
 from arttrace.store import Store
@@ -223,6 +226,80 @@ def test_streams_of_version_4_at_once_are_told_from_one_another_by_their_words(t
         ("two", False),
     ]
     assert found.of_run == (2, 2, 2)
+
+
+def changed(span: SpanRow, **said: Any) -> SpanRow:
+    """The span with other things in the objects that these attributes are."""
+    found = dict(span.attributes)
+    for name, more in said.items():
+        found[name] = json.dumps({**json.loads(found[name]), **more})
+    return msgspec.structs.replace(span, attributes=found)
+
+
+def left_out(*spans: SpanRow) -> dict[str, int]:
+    """What is counted when these are imported."""
+    return read_file(lines(*(msgspec.json.decode(encode_record(span)) for span in spans)), "file").left_out
+
+
+CHOICES = "choices beyond the first, which Logfire did not keep before version 5"
+THOUGHTS = "answers of Anthropic's without their thoughts, which Logfire did not keep before version 5"
+
+
+def test_choices_that_version_4_does_not_keep_are_counted() -> None:
+    root, call = recorded("plain", OF_VERSION_4)
+    assert left_out(root, call) == {}
+    asked = changed(call, request_data={"n": 3})
+    assert left_out(root, asked) == {CHOICES: 2}
+    reasons = {"gen_ai.response.finish_reasons": ["stop", "stop"]}
+    several = msgspec.structs.replace(call, attributes={**call.attributes, **reasons})
+    assert left_out(root, several) == {CHOICES: 1}
+    root, request, report = recorded("stream", OF_VERSION_4)
+    both = [changed(one, request_data={"n": 2}) for one in (request, report)]
+    assert left_out(root, *both) == {CHOICES: 1}
+    kept = msgspec.structs.replace(asked, attributes={**asked.attributes, "gen_ai.output.messages": "[]"})
+    assert left_out(root, kept) == {}, "a program that has both forms written has all choices in the other"
+
+
+@pytest.mark.parametrize("thinking", [{"type": "enabled", "budget_tokens": 1024}, {"type": "adaptive"}])
+def test_thoughts_that_version_4_may_not_have_kept_are_counted(thinking: dict[str, Any]) -> None:
+    root, call = recorded("anthropic_plain", OF_VERSION_4)
+    assert left_out(root, call) == left_out(root, changed(call, request_data={"thinking": {"type": "disabled"}})) == {}
+    assert left_out(root, changed(call, request_data={"thinking": thinking})) == {THOUGHTS: 1}
+    root, request, report = recorded("anthropic_stream", OF_VERSION_4)
+    both = [changed(one, request_data={"thinking": thinking}) for one in (request, report)]
+    assert left_out(root, *both) == {THOUGHTS: 1}
+
+
+def test_an_answer_of_anthropics_with_tools_of_the_server_is_cut(tmp_path: Path) -> None:
+    """Of several texts version 4 keeps the last alone: before it stands what the model said before the server acted."""
+    root, call = recorded("anthropic_plain", OF_VERSION_4)
+    for kind, cut in (("web_search_20250305", True), ("bash_20250124", False)):
+        offered = {"tools": [{"type": kind, "name": kind}]}
+        found = seen([root, changed(call, request_data=offered)], tmp_path / kind)
+        assert [placed.call.truncated for placed in found.run.calls] == [cut]
+
+
+def test_all_thoughts_of_the_responses_api_are_read(tmp_path: Path) -> None:
+    """Of several the first alone was, and none that an open model has as its content."""
+    root, call = recorded("responses_plain", OF_VERSION_4)
+    *asked, answer = json.loads(call.attributes["events"])
+
+    def thought(**item: Any) -> dict[str, Any]:
+        return {"event.name": "gen_ai.unknown", "role": "assistant", "content": "reasoning", "data": item}
+
+    events = [
+        *asked,
+        thought(type="reasoning", summary=[{"type": "summary_text", "text": "First."}]),
+        thought(type="reasoning", summary=[], content=[{"type": "reasoning_text", "text": "Second."}]),
+        answer,
+    ]
+    call = msgspec.structs.replace(call, attributes={**call.attributes, "events": json.dumps(events)})
+    [placed] = seen([root, call], tmp_path).run.calls
+    [choice] = placed.call.choices
+    assert [part for part in choice.message.parts if isinstance(part, ReasoningPart)] == [
+        ReasoningPart("First.\n\nSecond.")
+    ]
+    assert choice.message.text == "seen one"
 
 
 @pytest.mark.parametrize("odd", ["[]", "{", "7", '{"messages": 7}', '{"messages": [7], "tools": 7}', '{"prompt": []}'])

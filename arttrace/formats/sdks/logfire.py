@@ -1,26 +1,32 @@
 """What Logfire's spans say of a call in the form that is its versions' before 5: the request's body, the answer's first
 message, and of the Responses API the events of the whole conversation. Pure.
 
-Of a stream of Anthropic's it keeps the text alone. Source: Logfire 4.41, integrations/llm_providers.
+Of several choices it keeps the first; of an answer of Anthropic's the last text and the calls of tools, of a stream of
+it the text alone. Source: Logfire 4.41, integrations/llm_providers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from arttrace.formats.sdks.anthropic_messages import whole_conversation
 from arttrace.formats.sdks.openai_messages import answers, inputs, settings, tools
 from arttrace.records import semconv
-from arttrace.records.span import Attributes
+from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.lenient_json import json_object, json_objects
-from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.decoding.attribute_values import from_json, whole_number
 from arttrace.wire.apis.anthropic.messages import counts
 from arttrace.wire.span_attributes import usage_attributes
 
 _ANTHROPIC = "logfire.anthropic"
 SCOPES: Final = ("logfire.openai", _ANTHROPIC)
 _ASKED, _EVENTS, _COUNTED = "request_data", "events", "gen_ai.usage.raw"
+_OF_THE_SERVER = ("web_search", "web_fetch", "code_execution", "tool_search", "mcp_toolset")
+"""How the types of tools begin that Anthropic runs itself; others without a schema (`bash`) the program runs."""
+_NOT_KEPT = "which Logfire did not keep before version 5"
+CHOICES = f"choices beyond the first, {_NOT_KEPT}"
+THOUGHTS = f"answers of Anthropic's without their thoughts, {_NOT_KEPT}"
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 _Message = dict[str, Any]
@@ -35,9 +41,10 @@ def attributes(scope: str, said: Mapping[str, Any]) -> Attributes:
     if not prompt:
         return {}
     offered = asked.get("tools")
-    is_cut = scope == _ANTHROPIC and "combined_chunk_content" in answered and bool(offered)
-    reasons = from_json(said.get(semconv.RESPONSE_FINISH_REASONS))
-    reason = reasons[0] if isinstance(reasons, list) and reasons else None
+    is_text_alone = "combined_chunk_content" in answered and bool(offered)
+    is_cut = scope == _ANTHROPIC and (is_text_alone or _are_of_the_server(offered)) and not _is_whole(said)
+    reasons = _reasons(said)
+    reason = reasons[0] if reasons else None
     usage = json_object(answered.get("usage")) or json_object(from_json(said.get(_COUNTED)))
     return {
         semconv.OPERATION_NAME: semconv.OPERATION_CHAT,
@@ -48,6 +55,33 @@ def attributes(scope: str, said: Mapping[str, Any]) -> Attributes:
         semconv.OUTPUT_MESSAGES: answers([{"finish_reason": reason, **reply}]) if reply else None,
         semconv.TRUNCATED: [semconv.OUTPUT_MESSAGES] if is_cut else None,
     }
+
+
+def lost(span: SpanRow) -> Iterator[tuple[str, int]]:
+    """What the answer of a span in that form had and the span does not hold: its kind in the plural, and how many."""
+    if span.scope_name not in SCOPES or semconv.LOGFIRE_ANSWER not in span.attributes or _is_whole(span.attributes):
+        return
+    asked = json_object(from_json(span.attributes.get(_ASKED)))
+    if span.scope_name == _ANTHROPIC:
+        if json_object(asked.get("thinking")).get("type", "disabled") != "disabled":
+            yield THOUGHTS, 1
+    elif (further := max(whole_number(asked.get("n")) or 1, len(_reasons(span.attributes))) - 1) > 0:
+        yield CHOICES, further
+
+
+def _is_whole(said: Mapping[str, Any]) -> bool:
+    """Whether the program had Logfire write the answer in the form of the conventions too."""
+    return said.get(semconv.OUTPUT_MESSAGES) is not None
+
+
+def _are_of_the_server(offered: Any) -> bool:
+    """Whether the server may have acted within the answer, between two texts of it."""
+    return any(str(tool.get("type")).startswith(_OF_THE_SERVER) for tool in json_objects(offered))
+
+
+def _reasons(said: Mapping[str, Any]) -> list[Any]:
+    found = from_json(said.get(semconv.RESPONSE_FINISH_REASONS))
+    return found if isinstance(found, list) else []
 
 
 def _prompt(asked: Mapping[str, Any]) -> list[_Message]:
@@ -90,8 +124,8 @@ def _message(event: Mapping[str, Any]) -> _Message:
     role, item = event.get("role"), json_object(event.get("data"))
     message: _Message = {"role": role if role in _ROLES else "user", "content": event.get("content")}
     if item.get("type") == "reasoning":
-        summary = json_objects(item.get("summary"))
-        thoughts = "\n\n".join(str(one.get("text") or "") for one in summary)
+        said = json_objects(item.get("summary")) or json_objects(item.get("content"))
+        thoughts = "\n\n".join(str(one.get("text") or "") for one in said)
         message |= {"role": "assistant", "content": None, "reasoning_content": thoughts or None}
     elif item:
         message["content"] = [item]
@@ -106,7 +140,7 @@ def _joined(before: _Message, message: _Message) -> _Message:
     contents = [one["content"] for one in (before, message) if one["content"]]
     parts = [part for content in contents for part in (content if isinstance(content, list) else [_text(content)])]
     calls = [*before.get("tool_calls", ()), *message.get("tool_calls", ())]
-    thoughts = before.get("reasoning_content") or message.get("reasoning_content")
+    thoughts = "\n\n".join(filter(None, (one.get("reasoning_content") for one in (before, message))))
     return {
         "role": "assistant",
         "content": contents[0] if len(contents) == 1 else parts,
