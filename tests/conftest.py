@@ -72,10 +72,14 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
-    """What a file's tests import stays as well: where later ones ask for a collection, torch is not looked through."""
+    """What a file's tests import stays as well: where later ones ask for a collection, torch is not looked through.
+    But an exception among a test's parameters, which lives as long, lets go of the frames that raised it."""
     try:
         return (yield)
     finally:
+        for parameter in getattr(getattr(item, "callspec", None), "params", {}).values():
+            if isinstance(parameter, BaseException):
+                parameter.__traceback__ = parameter.__context__ = parameter.__cause__ = None
         if nextitem is not None and nextitem.path != item.path:
             set_aside()
 

@@ -267,6 +267,18 @@ def test_what_the_machine_refuses_stays_and_is_tried_again(
     assert not list(data.spool.iterdir())
 
 
+_RAISED_TWICE = duckdb.IOException("No space")
+
+
+@pytest.mark.parametrize("error", [_RAISED_TWICE] * 2, ids=["first", "second"])
+def test_an_error_among_the_parameters_holds_no_store_of_an_earlier_test(error: Exception) -> None:
+    """It lives as long as the tests, and where torch was imported DuckDB said at the end of a process of tests that
+    connections of its own had leaked: those in the frames that had raised it."""
+    assert error.__traceback__ is None
+    with pytest.raises(duckdb.IOException):
+        raise error
+
+
 def test_a_segment_of_another_user_is_named_and_stops_no_other(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that root wrote, in a container say."""
     spool(data, encode_record(span(1)))
