@@ -20,6 +20,7 @@ from arttrace.capture.api import flush
 from arttrace.formats.datasets.chat import openai_form
 from arttrace.loop.blocks import RunBlock
 from arttrace.records.call import Call
+from arttrace.records.message import REASONING
 from arttrace.records.reward import Reward, reward_clock
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode
 from arttrace.records.trajectory import Trajectory as RecordedTrajectory
@@ -303,7 +304,7 @@ def _message(one: Any) -> dict[str, Any]:
     return said
 
 
-_FIELDS = {"role", "content", "tool_calls", "function_call", "name", "reasoning", "reasoning_content", "refusal"}
+_FIELDS = {"role", "content", "tool_calls", "function_call", "name", "refusal", *REASONING}
 """The fields of a choice's message that a server accepts in a request."""
 _PARSED = {"tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}
 """The fields that the client's `parse` added to it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -141,6 +141,44 @@ def _text_of(part: Any) -> str | None:
         return None
     text = part.get("text", part.get("content"))
     return text if isinstance(text, str) else None
+
+
+REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
+"""Where a message in OpenAI's form has its model's reasoning: DeepSeek and vLLM before 0.12, vLLM and OpenRouter,
+OpenRouter's list of blocks, LiteLLM's of Anthropic's, Ollama."""
+_OF_A_THOUGHT = ("text", "thinking", "reasoning", "content", "summary")
+
+
+def stated_reasoning(message: Mapping[str, Any]) -> str:
+    """What a message in OpenAI's form says beside its content of its model's reasoning, under the first name that has a
+    text; "" where none has, as where a provider hides it."""
+    for name in REASONING:
+        if found := message.get(name):
+            blocks = found if isinstance(found, list) else [found]
+            if text := "".join(map(thought_of, blocks)):
+                return text
+    return ""
+
+
+def part_of_reasoning(part: Any) -> str:
+    """The text of a content's part that is reasoning; "" for any other, and for one that hides it."""
+    return thought_of(part) if isinstance(part, dict) and part.get("type") in ("thinking", "reasoning") else ""
+
+
+def thought_of(block: Any) -> str:
+    """The text of a block of reasoning as Anthropic, Mistral (a list of texts), OpenRouter, LangChain or the Responses
+    API (paragraphs of a summary) write it; "" for one that hides it."""
+    if not isinstance(block, dict):
+        return block if isinstance(block, str) else ""
+    for name in _OF_A_THOUGHT:
+        found = block.get(name)
+        if isinstance(found, list):
+            texts = [one.get("text") if isinstance(one, dict) else one for one in found]
+            between = "" if name == "thinking" else "\n\n"
+            found = between.join(text for text in texts if isinstance(text, str))
+        if found and isinstance(found, str):
+            return found
+    return ""
 
 
 def _canonical_arguments(arguments: str) -> Any:

@@ -1,4 +1,5 @@
-"""OpenAI chat messages as our messages: content, tool calls, tool results, reasoning; all else kept as it came."""
+"""OpenAI chat messages as our messages: content, tool calls, tool results, reasoning by whichever name and in whichever
+form; all else kept as it came."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ from typing import Any
 
 import msgspec
 
-from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from arttrace.records.message import (
+    Message,
+    OtherPart,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    part_of_reasoning,
+    stated_reasoning,
+)
 
 CALLED = {"function": "arguments", "custom": "input"}
 """Under what a tool call names the tool that it calls, and what it gives it: a custom tool takes a text."""
@@ -45,14 +56,15 @@ def _parts(message: dict[str, Any]) -> Iterator[Part]:
         id = message.get("tool_call_id")
         yield ToolResultPart(response=content, id=id if isinstance(id, str) else None)
         return
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(reasoning, str):
+    said = list(map(_content_part, content)) if isinstance(content, list) else []
+    is_thought_apart = not any(isinstance(part, ReasoningPart) for part in said)
+    if is_thought_apart and (reasoning := stated_reasoning(message)):
         yield ReasoningPart(reasoning)
     if isinstance(content, str):
         if content:
             yield TextPart(content)
     elif isinstance(content, list):
-        yield from map(_content_part, content)
+        yield from said
     elif content is not None:
         yield OtherPart({"type": "content", "content": content})
     for kind in ("refusal", "audio"):
@@ -70,6 +82,8 @@ def _content_part(part: Any) -> Part:
         return TextPart(part)
     if not isinstance(part, dict):
         return OtherPart({"type": "content", "content": part})
+    if thought := part_of_reasoning(part):
+        return ReasoningPart(thought)
     text = part.get("text")
     return TextPart(text) if part.get("type") == "text" and isinstance(text, str) else OtherPart(part)
 

@@ -102,7 +102,7 @@ def test_every_way_to_call(server: MistralServer, spans: Spans) -> None:
         assert (attributes[semconv.PROVIDER_NAME], attributes[semconv.REQUEST_TEMPERATURE]) == ("mistral_ai", 0.5)
         assert attributes[semconv.REQUEST_SEED] == 7
         (answer,) = json.loads(attributes[semconv.OUTPUT_MESSAGES])
-        assert [part["type"] for part in answer["parts"]] == ["other", "text", "tool_call"]
+        assert [part["type"] for part in answer["parts"]] == ["reasoning", "text", "tool_call"]
         assert (answer["parts"][2]["id"], answer["finish_reason"]) == (CALL["id"], "tool_calls")
         assert (attributes[semconv.USAGE_INPUT_TOKENS], attributes[semconv.USAGE_OUTPUT_TOKENS]) == (10, 7)
         assert not {semconv.INTERRUPTED, semconv.ATTEMPTS} & attributes.keys()
@@ -155,7 +155,7 @@ def test_a_stream_that_is_left(server: MistralServer, spans: Spans) -> None:
     left, _root = spans()
     assert left.attributes[semconv.INTERRUPTED] == "closed"
     (answer,) = json.loads(left.attributes[semconv.OUTPUT_MESSAGES])
-    assert answer["parts"] == [{"type": "other", "value": THOUGHT}]
+    assert answer["parts"] == [{"type": "reasoning", "content": "Hm."}]
 
 
 def test_a_route_leads_a_call_to_the_policy(server: MistralServer, spans: Spans) -> None:

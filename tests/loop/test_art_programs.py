@@ -344,14 +344,20 @@ async def test_a_decorated_rollout_says_of_its_run_what_another_one_says(
 
 
 def test_messages_of_choices_go_back_as_they_came() -> None:
-    message = {"role": "assistant", "content": "a", "reasoning_content": "r", "refusal": None, "audio": None}
+    said = {
+        "reasoning": "r",
+        "reasoning_content": "r",
+        "reasoning_details": [{"type": "reasoning.text", "text": "r", "signature": "s"}],
+        "thinking_blocks": [{"type": "thinking", "thinking": "r", "signature": "s"}],
+    }
+    message = {"role": "assistant", "content": "a", **said, "refusal": None, "audio": None}
     choice = openai.types.chat.chat_completion.Choice.model_validate(
         {"index": 0, "finish_reason": "stop", "message": message}
     )
     trajectory = art.Trajectory(
         [{"role": "user", "content": "q"}, choice], additional_histories=[art.History([choice])]
     )
-    assert trajectory.messages()[1] == {"role": "assistant", "content": "a", "reasoning_content": "r"}
+    assert trajectory.messages()[1] == {"role": "assistant", "content": "a", **said}
     assert trajectory.choices() == [choice, choice]
     assert trajectory.record() is None
     with pytest.raises(ArttraceError, match="neither a message nor a choice"):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from arttrace.formats.left_out import LeftOutItem
+from arttrace.records.message import part_of_reasoning
 from arttrace.wire.apis.anthropic.chat import blocks_of, chat_messages, holds_blocks
 
 FAILED = "is_error"
@@ -84,5 +85,5 @@ def _is_known(part: Any) -> bool:
 def _unknown(part: Any) -> Iterator[LeftOutItem]:
     kind = part.get("type") if isinstance(part, dict) else "text" if isinstance(part, str) else None
     kind = kind if isinstance(kind, str) else "none"
-    if kind not in _KEPT_KINDS and not kind.endswith("_tool_result"):
+    if kind not in _KEPT_KINDS and not part_of_reasoning(part) and not kind.endswith("_tool_result"):
         yield LeftOutItem(f"unknown parts of type {kind[:40]}, kept as they came")

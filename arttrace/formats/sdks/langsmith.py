@@ -14,7 +14,7 @@ from typing import Any
 from arttrace.formats.sdks.anthropic_messages import in_openais_form, whole_conversation
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
 from arttrace.records import semconv
-from arttrace.records.message import joined_text
+from arttrace.records.message import joined_text, stated_reasoning
 from arttrace.records.span import Attributes
 from arttrace.records.values.costs import whole_cost
 from arttrace.records.values.finish_reasons import finish_reason, stated_reason
@@ -181,8 +181,7 @@ def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
         for name in ("tool_call_id", "name"):
             if message.get(name):
                 chat[name] = message[name]
-        reasoning = message.get("reasoning_content") or rest.get("reasoning_content")
-        if reasoning:
+        if reasoning := stated_reasoning(message) or stated_reasoning(rest):
             chat["reasoning_content"] = reasoning
         calls = rest.get("tool_calls") or message.get("tool_calls")
         if isinstance(calls, list) and calls:

@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
-from arttrace.records.message import joined_text
+from arttrace.records.message import joined_text, thought_of
 from arttrace.records.span import Attributes
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
@@ -232,15 +232,9 @@ def _without_items(message: dict[str, Any], calls: Any) -> dict[str, Any]:
     parts, thoughts = [], []
     for part in message["content"]:
         item = json_object(part)
-        if item.get("type") == "reasoning" and (thought := _thought(item)):
+        if item.get("type") == "reasoning" and (thought := thought_of(item)):
             thoughts.append(thought)
         elif item.get("type") not in _CALLS or item.get("call_id", item.get("id")) not in ids:
             parts.append(part)
     apart = {"reasoning_content": "\n\n".join(thoughts)} if thoughts else {}
     return {**message, **apart, "content": parts} if len(parts) < len(message["content"]) else message
-
-
-def _thought(item: dict[str, Any]) -> str:
-    found = item.get("reasoning")
-    texts = [found] if isinstance(found, str) else [one.get("text") for one in json_objects(item.get("summary"))]
-    return "\n\n".join(text for text in texts if isinstance(text, str))

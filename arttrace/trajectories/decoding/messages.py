@@ -25,6 +25,8 @@ from arttrace.records.message import (
     ToolCallPart,
     ToolResultPart,
     message_hash,
+    part_of_reasoning,
+    stated_reasoning,
 )
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import as_written, from_json, or_none
@@ -266,15 +268,15 @@ def _of_content(message: dict[str, Any]) -> Iterator[Part]:
         id = message.get("tool_call_id", message.get("id"))
         yield ToolResultPart(response=content, id=id if isinstance(id, str) else None)
         return
-    for kind in ("reasoning_content", "reasoning"):
-        if isinstance(reasoning := message.get(kind), str) and reasoning:
-            yield ReasoningPart(reasoning)
-            break
+    items = content if isinstance(content, list) else []
+    said = [TextPart(item) if isinstance(item, str) else _lenient_part(item) for item in items]
+    is_thought_apart = not any(isinstance(part, ReasoningPart) for part in said)
+    if is_thought_apart and (reasoning := stated_reasoning(message)):
+        yield ReasoningPart(reasoning)
     if isinstance(content, str):
         yield TextPart(content)
     elif isinstance(content, list):
-        for item in content:
-            yield TextPart(item) if isinstance(item, str) else _lenient_part(item)
+        yield from said
     elif content is not None:
         yield OtherPart({"type": "content", "content": content})
     for call in calls if isinstance(calls, list) else ():
@@ -290,6 +292,8 @@ def _lenient_part(part: Any) -> Part:
     match part.get("type"):
         case "text" | "input_text" | "output_text" if isinstance(content, str) or content is None:
             return TextPart(content or "")
+        case _ if thought := part_of_reasoning(part):
+            return ReasoningPart(thought)
         case "reasoning" if isinstance(content, str) or content is None:
             return ReasoningPart(content or "")
         case "tool_call":

@@ -9,8 +9,11 @@ import pytest
 from simulated_agent import JsonMessage, Run, message
 from tiny_model import make_base_model
 
+from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.conversations import Conversations
 from arttrace.records.group import Group
 from arttrace.records.reward import Reward
+from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import build_trajectories
 from trainer.offline.plan import OfflinePlan, plan_batches, plan_dpo, plan_sft
@@ -87,6 +90,39 @@ def test_reasoning_is_learned_or_counted(tokenizer: Any, template: str, said: li
         assert plan.conversations_left_out == {}
         assert "Lisbon" in learned(tokenizer, plan)
         assert ("<think>" in learned(tokenizer, plan)) == (template != SILENT)
+
+
+SEA = "By the sea."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": "Lisbon", "reasoning_content": SEA},
+        {"content": "Lisbon", "reasoning": SEA},
+        {"content": "Lisbon", "reasoning_content": None, "reasoning": {"content": SEA}},
+        {"content": "Lisbon", "thinking": SEA},
+        {"content": "Lisbon", "reasoning_details": [{"type": "reasoning.text", "text": SEA, "signature": None}]},
+        {"content": "Lisbon", "reasoning_details": [{"type": "reasoning.summary", "summary": SEA}, {"data": "x"}]},
+        {"content": "Lisbon", "reasoning": SEA, "reasoning_details": [{"type": "reasoning.text", "text": SEA}]},
+        {"content": "Lisbon", "thinking_blocks": [{"type": "thinking", "thinking": SEA, "signature": "x"}]},
+        {"content": [{"type": "thinking", "thinking": SEA, "signature": "x"}, {"type": "text", "text": "Lisbon"}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": SEA}]}, "Lisbon"]},
+        {"content": [{"type": "reasoning", "text": SEA}, {"type": "text", "text": "Lisbon"}], "reasoning": SEA},
+        {"content": [{"type": "reasoning", "reasoning": SEA}, {"type": "text", "text": "Lisbon"}]},
+        {"content": [{"type": "reasoning", "summary": [{"text": SEA}]}, {"type": "text", "text": "Lisbon"}]},
+    ],
+    ids=lambda said: "-".join([*said, type(said["content"]).__name__]),
+)
+@pytest.mark.parametrize("template", [TEMPLATE, SILENT], ids=["printed", "silent"])
+def test_it_is_learned_whatever_messages_call_it(tokenizer: Any, template: str, said: JsonMessage) -> None:
+    tokenizer.chat_template = template
+    messages = [{"role": "user", "content": "Where to?"}, {"role": "assistant", **said}]
+    records = Conversations("file", ContentIds()).records({"messages": messages})
+    [made] = build_trajectories([one for one in records if isinstance(one, SpanRow)])
+    plan = plan_batches([([made], 1e-3)], tokenizer)
+    assert (plan.conversations_left_out, plan.reasoning_dropped) == ({}, template == SILENT)
+    assert learned(tokenizer, plan).count(f"<think>{SEA}</think>") == (template == TEMPLATE)
 
 
 def test_a_preference_counts_it_on_both_sides(tokenizer: Any) -> None:

@@ -17,6 +17,7 @@ from arttrace.formats.imported_run import BEHIND, ImportedRun, answered, counted
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import FAILED
 from arttrace.records import semconv
+from arttrace.records.message import stated_reasoning
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
@@ -72,7 +73,7 @@ def _run(item: Mapping[str, Any], source: str, shared: Mapping[str, Any], model:
                 yield from run.results(history, answer, end_ns=before)
             response = json_object(one.get("raw_data"))
             choice: Message = next(iter(json_objects(response.get("choices"))), response)
-            reasoning = json_object(choice.get("message")).get("reasoning_content")
+            reasoning = stated_reasoning(json_object(choice.get("message")))
             yield run.call(
                 at,
                 history,

@@ -15,13 +15,14 @@ from arttrace.formats.imported_run import ImportedRun, answered
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.systems.exchanges import RESPONSES, attributes_of
 from arttrace.formats.systems.swe_agents.swe_agent import ended
+from arttrace.records.message import REASONING
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
 
 KIND = "mini-swe-agent trajectories"
 _NO_JSON = "answers that could not be parsed, kept as no JSON"
-_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content")
+_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name", *REASONING)
 
 Entry = dict[str, Any]
 

@@ -15,13 +15,13 @@ from typing import Any
 from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
-from arttrace.records.message import canonical_json, joined_text
+from arttrace.records.message import REASONING, canonical_json, joined_text
 from arttrace.records.values.lenient_json import json_object, json_objects
 
 KIND = "swe-agent trajectories"
 _REWARDS = ("reward", "score", "resolved")
 _KEPT = ("exit_status", "submission", "model_stats", "swe_agent_version", "mini_version", "best_attempt_idx")
-_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content")
+_FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name", *REASONING)
 _OWN_WORDS = ("Exit due to ", "Exiting due to ")
 
 Entry = dict[str, Any]
@@ -155,9 +155,6 @@ def _message(entry: Entry) -> Entry:
     ids = entry.get("tool_call_ids")
     if message["role"] == "tool" and isinstance(ids, list) and ids:
         message.setdefault("tool_call_id", ids[0])
-    thoughts = [one.get("thinking") for one in json_objects(entry.get("thinking_blocks"))]
-    if message["role"] == "assistant" and any(thoughts):
-        message.setdefault("reasoning_content", "\n\n".join(one for one in thoughts if isinstance(one, str)))
     return message
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.records.message import part_of_reasoning
 from arttrace.records.values.lenient_json import json_object
 
 _BILLING = "x-anthropic-billing-header:"
@@ -94,6 +95,8 @@ def _assistant(blocks: list[Any]) -> dict[str, Any]:
                 parts.append({"type": "text", "text": _text_of(block)})
         elif kind == "thinking" and isinstance(block.get("thinking"), str):
             thoughts.append(block["thinking"])
+        elif thought := part_of_reasoning(block):  # of another API, beside these
+            thoughts.append(thought)
         elif kind == "tool_use" and isinstance(block.get("name"), str):
             function = {"name": block["name"], "arguments": _arguments(block.get("input"))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
