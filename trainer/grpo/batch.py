@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arttrace.records.group import Group
@@ -73,6 +73,7 @@ def make_batch(
     step: int = 0,
     max_staleness: int | None = None,
     made: MadeHere | None = None,
+    refused: Collection[str] = (),
 ) -> TrainingBatch:
     """Samples of every group with at least two complete, rewarded trajectories; targets are the tokens that a version
     of `policy` sampled (None: whoever sampled them).
@@ -81,12 +82,14 @@ def make_batch(
     one sample: all its sequences share one advantage, but for those of an agent that was rewarded by itself. With
     `max_staleness`, a trajectory of which any version more than so many steps older than `step` sampled a part is left
     out: its group is compared without it. So is one of which a version of `policy` sampled a part that is not among
-    `made` (None: any is).
+    `made` (None: any is), and one whose id is among `refused`.
     """
     chosen: list[list[tuple[Trajectory, float]]] = []
     left_out: Counter[NotTrained] = Counter()
     for group in groups:
-        scored, reasons = compared(group.trajectories, policy=policy, step=step, max_staleness=max_staleness, made=made)
+        runs = [run for run in group.trajectories if run.id not in refused]
+        left_out[NotTrained.OTHER_WEIGHTS] += len(group.trajectories) - len(runs)
+        scored, reasons = compared(runs, policy=policy, step=step, max_staleness=max_staleness, made=made)
         left_out.update(reasons)
         if scored:
             chosen.append(scored)
@@ -126,7 +129,7 @@ def make_batch(
         floored_groups=floored,
         captured_tokens=captured,
         trained_tokens=trained,
-        left_out=dict(left_out),
+        left_out=dict(+left_out),
         quarantined=dict(quarantined),
     )
 

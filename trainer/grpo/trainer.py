@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from arttrace.records.group import Group
@@ -83,8 +83,9 @@ class PolicyTrainer:
         clock(Phase.BATCH)
         return self.train_on(self.batch(groups), clock, beside=beside, judgements=judgements)
 
-    def batch(self, groups: Sequence[Group]) -> TrainingBatch:
-        """What a step on scored groups after the newest version trains on, and what it leaves out."""
+    def batch(self, groups: Sequence[Group], refused: Collection[str] = ()) -> TrainingBatch:
+        """What a step on scored groups after the newest version trains on, and what it leaves out: of runs that a step
+        was refused for, whose ids are `refused`, too."""
         return make_batch(
             groups,
             policy=self.policy,
@@ -93,6 +94,7 @@ class PolicyTrainer:
             step=self.checkpoints.latest() or 0,
             max_staleness=self.max_staleness,
             made=made_here(self.checkpoints),
+            refused=refused,
         )
 
     def train_on(

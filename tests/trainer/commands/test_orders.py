@@ -27,6 +27,7 @@ from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedBatch,
 from arttrace.records.group import Group
 from arttrace.records.record import encode_record
 from arttrace.records.reward import Reward
+from arttrace.records.sequence import NotTrained
 from arttrace.store import Store, open_store
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.journal import JournalWriter
@@ -40,6 +41,7 @@ from trainer.gateway.status import PublishReport, ServingFile
 from trainer.grpo.selection import Selection
 from trainer.learner import LearnerConfig
 from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.refused_runs import refuse_runs
 from trainer.step.reporters import Reporters
 
 LOOSE: dict[str, Any] = {"lora_rank": 8, "max_logprob_difference": 1e9}
@@ -392,6 +394,38 @@ def test_numbers_go_to_the_trackers_and_nothing_is_trained(data: DataDir, base_m
     assert checkpoints.latest() is None
 
 
+@pytest.mark.parametrize("beside", [{"groups": (OrderedGroup("a", ("a-0", "a-1")),)}, {"batches": ()}])
+def test_numbers_beside_something_to_train_on_are_refused(data: DataDir, base_model: Path, beside: Any) -> None:
+    """Which was left out in silence."""
+    sent = LoggedNumbers(4, {"val/reward": 0.75})
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(data, store, Checkpoints(data.policies, "policy"), base_model)
+        answer = trainer.fill(TrainOrder(1, {"report_to": ["nothing"]}, log=sent, **beside))
+    assert answer.error == f"The order has both log and {next(iter(beside))}."
+    assert answer.hint == "Order the step, and send the numbers by another order."
+
+
+def test_runs_that_a_step_was_refused_for_are_left_out_of_groups_that_are_given(
+    data: DataDir, base_model: Path
+) -> None:
+    """They are of a version before the newest by then, of which no step looks at the log-probabilities again."""
+    checkpoints = Checkpoints(data.policies, "policy")
+    given = tuple(OrderedGroup(key, tuple(f"{key}-{run}" for run in range(3))) for key in "abc")
+    refuse_runs(checkpoints.directory, ["a-0", "b-0", "b-1", "d-0"])
+    refuse_runs(checkpoints.directory, ["c-0"], 0.5)  # below the bound that is asked for
+    said: list[str] = []
+    with Store.open(data) as store:
+        trainer = OrderedTrainer(data, store, checkpoints, base_model, lambda one: said.append(one.said))
+        [step] = trainer.fill(TrainOrder(1, LOOSE, given)).steps
+        assert step["left_out"] == {NotTrained.OTHER_WEIGHTS: 3, NotTrained.ALONE: 1}
+        assert [one for one in said if NotTrained.OTHER_WEIGHTS in one and "Restart `arttrace serve`" in one] != []
+        assert consumed(data, 1) == ["a-1", "a-2", "c-0", "c-1", "c-2"]
+        nothing = trainer.fill(TrainOrder(2, LOOSE, (OrderedGroup("d", ("d-0", "b-2")),)))
+        assert nothing.error.startswith("There is nothing to train on. Trajectories left out: ")
+        assert "Restart `arttrace serve`" in str(nothing.hint)
+        assert trainer.fill(TrainOrder(3, {"method": "sft", "min_reward": 0.0, "lora_rank": 8}, given[1:2])).error == ""
+
+
 def test_settings_of_the_learner_in_a_mapping_of_their_own_are_refused() -> None:
     with pytest.raises(TrainingError, match="no setting 'learner'"):
         parse_settings({"learner": {"learning_rate": 1e-3}})
@@ -403,7 +437,7 @@ def test_runs_that_came_since_the_last_order_are_found(
     """A server's gateway writes them to the spool while the trainer holds the store."""
     stepped: list[list[Group]] = []
 
-    def step(_self: Any, _settings: Any, groups: list[Group], _gateway: Any) -> tuple[None, dict[Any, int]]:
+    def step(_self: Any, _settings: Any, groups: list[Group], *_: Any) -> tuple[None, dict[Any, int]]:
         stepped.append(groups)
         return None, {}
 

@@ -12,13 +12,25 @@ from arttrace.system.errors import TrainingError
 
 class TrainOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Train on these groups, or by SFT on these batches; without either, on all that wait, in at most `steps` steps.
-    With `log`, only send these numbers to the trackers of the settings."""
+    With `log`, which stands alone, only send these numbers to the trackers of the settings."""
 
     id: int
     settings: dict[str, Any] = {}
     groups: tuple[OrderedGroup, ...] | None = None
     batches: tuple[OrderedBatch, ...] | None = None
     log: LoggedNumbers | None = None
+
+
+def require_one_thing(order: TrainOrder) -> None:
+    """Raise TrainingError where an order has several things to do, of which it would do one."""
+    has = [name for name in ("log", "groups", "batches") if getattr(order, name) is not None]
+    if len(has) > 1:
+        raise TrainingError(
+            f"The order has both {has[0]} and {has[1]}.",
+            "Order the step, and send the numbers by another order."
+            if order.log is not None
+            else "Order a step on the groups, and another on the batches.",
+        )
 
 
 class _Cancellation(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ import importlib
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,14 @@ from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.paths import DataDir
 from trainer.commands.train.line_pipes import LinesIn, answers
 from trainer.commands.train.offline import OfflineTerms, offline_lines, plan_offline, plan_ordered
-from trainer.commands.train.order_lines import OrderCancelled, OrderProgress, OrderResult, TrainOrder, cancelled_by
+from trainer.commands.train.order_lines import (
+    OrderCancelled,
+    OrderProgress,
+    OrderResult,
+    TrainOrder,
+    cancelled_by,
+    require_one_thing,
+)
 from trainer.commands.train.report import after_versions, rollback_note
 from trainer.commands.train.settings import TrainSettings, parse_settings, require_for_batches
 from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
@@ -183,6 +190,7 @@ class OrderedTrainer:
         self._order = order.id
         try:
             settings = parse_settings(order.settings)
+            require_one_thing(order)
             if order.log is not None:
                 self._reporting_of(settings).log(order.log.numbers, order.log.step)
                 return OrderResult(order.id)
@@ -214,10 +222,6 @@ class OrderedTrainer:
 
     def _train(self, settings: TrainSettings, order: TrainOrder) -> Iterator[_Step]:
         groups = order.groups
-        if groups is not None and order.batches is not None:
-            raise TrainingError(
-                "The order has both groups and batches.", "Order a step on the groups, and another on the batches."
-            )
         if order.batches is not None:
             require_for_batches(settings)
         gateway = self.gateway()
@@ -237,10 +241,9 @@ class OrderedTrainer:
                 "The groups that are passed make one step.", "Leave steps out, or order the steps one by one."
             )
         if groups is not None:
-            yield self._step(settings, self._exactly(groups, "grpo"), gateway)
+            yield self._step(settings, self._exactly(groups, "grpo"), gateway, self._refused(settings))
             return
-        bound = in_precision_of(settings.learner, find_serving(self._data)).logprob_bound
-        refused = refused_runs(self._checkpoints.directory, bound, self._say)
+        refused = self._refused(settings)
         choice = choose_groups(self._store, self._checkpoints, settings.max_staleness, refused)
         shares, fewer = share_out(choice.groups, settings.steps, settings.max_staleness)
         if not shares:
@@ -255,7 +258,13 @@ class OrderedTrainer:
                 self._say(f"{made}, {number} of {len(shares)} steps")
             yield done, left_out
 
-    def _step(self, settings: TrainSettings, groups: list[Group], gateway: FoundGateway) -> _Step:
+    def _refused(self, settings: TrainSettings) -> frozenset[str]:
+        bound = in_precision_of(settings.learner, find_serving(self._data)).logprob_bound
+        return refused_runs(self._checkpoints.directory, bound, self._say)
+
+    def _step(
+        self, settings: TrainSettings, groups: list[Group], gateway: FoundGateway, refused: Collection[str] = ()
+    ) -> _Step:
         self._require_wanted()
         learner = self.prepare(settings.learner)
         loop = PolicyTrainer(
@@ -272,7 +281,7 @@ class OrderedTrainer:
         )
         clock = Clock()
         clock(Phase.BATCH)
-        batch = loop.batch(groups)
+        batch = loop.batch(groups, refused)
         self._tell(left_out_lines(batch.left_out, calls=batch.quarantined))
         done = loop.train_on(batch, clock)
         self._holds = done.step if done else self._holds
