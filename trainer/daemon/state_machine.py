@@ -190,6 +190,7 @@ class Daemon:
             keep_states=self._config.keep.states,
             max_staleness=self._config.max_staleness,
             retry=self._retry,
+            say=self._say,
         )
         self._loop.resume()
         consumed = self._checkpoints.consumed_ids("grpo")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from arttrace.records.group import Group
@@ -26,6 +26,9 @@ from trainer.step.phases import Clock, Phase
 from trainer.step.retry import Retry, no_retry
 from trainer.step.version import PublishingGateway, complete_step, finish_open_step, require_recorded_versions
 
+_ONE_LOSS = ("grpo", "distill")
+"""Methods between which the optimizer keeps its moments."""
+
 
 class NothingToTrain(TrainingError):
     """A batch without anything to learn from."""
@@ -37,7 +40,8 @@ class PolicyTrainer:
 
     `scale` is how rewards are scaled within a group, `std_floor` the least that it divides by; trajectories sampled
     more than `max_staleness` steps before the newest version are left out (None: none are); `keep_states` of the
-    newest versions keep their optimizer state. What may fail for a while is done by `retry`.
+    newest versions keep their optimizer state. What may fail for a while is done by `retry`; `say` is told what is to
+    be known of the optimizer.
     """
 
     policy: str
@@ -51,6 +55,7 @@ class PolicyTrainer:
     keep_states: int = KEPT_STATES
     max_staleness: int | None = None
     retry: Retry = no_retry
+    say: Callable[[str], None] = lambda line: None
 
     def resume(self) -> int:
         """Take the newest checkpoint, finish what it left open, and return its step (0: none yet)."""
@@ -58,7 +63,8 @@ class PolicyTrainer:
         step = self.checkpoints.latest()
         if step is None:
             return 0
-        self.learner.load(self.checkpoints.path(step))
+        if note := self.learner.load(self.checkpoints.path(step)):
+            self.say(note)
         finish_open_step(self.store, self.checkpoints, self.gateway, self.retry)
         return step
 
@@ -112,6 +118,8 @@ class PolicyTrainer:
         if not teaches(batch.samples, self.learner.config):
             clock.stop()
             return None
+        if note := self._moments_go_on(batch.method):
+            self.say(note)
         clock(Phase.STEP)
         with engines_asleep(self.gateway, self.retry, lora_rank=self.learner.config.lora_rank) as asleep:
             if asleep:
@@ -130,6 +138,13 @@ class PolicyTrainer:
             method=batch.method,
             keep_states=self.keep_states,
         )
+
+    def _moments_go_on(self, method: str) -> str:
+        step = self.checkpoints.latest()
+        before = self.checkpoints.manifest(step).made_by if step else method
+        if before == method or before not in _ONE_LOSS:
+            return ""
+        return f"AdamW's moments go on from {self.policy}@{step}, which {before} made: the loss of {method} is the same"
 
     def _learned(self, batch: TrainingBatch, current: str) -> StepMetrics:
         try:

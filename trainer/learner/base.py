@@ -27,7 +27,7 @@ from trainer.learner.samples import PlannedStep, TokenRow, plan_step, split_mini
 from trainer.learner.stale_adapter.check import Compared, Ways, check_nearest
 from trainer.learner.stale_adapter.looked_at import Looker
 from trainer.learner.stale_adapter.share import Share
-from trainer.learner.state import Snapshot, Weights, load_state, save_adapter, save_rest
+from trainer.learner.state import SAMPLED, Snapshot, Weights, load_state, save_adapter, save_rest
 from trainer.learner.tally import StepTally
 from trainer.output.quiet import quiet
 from trainer.policies.base_weights import weights_digest
@@ -239,17 +239,19 @@ class BaseLearner(ABC):
 
     def save_rest(self, directory: Path) -> None:
         """Write what is needed beside it to go on exactly, and what the last step computed for each token."""
-        save_rest(directory, self.model, self.optimizer, self.steps, self.config)
+        save_rest(directory, self.model, self.optimizer, self.steps, self.config, SAMPLED)
         if self._learned:
             write_learned(directory, self._learned)
 
-    def load(self, directory: Path) -> None:
-        """Go on from what `save` wrote. Raises TrainingError when it is missing, damaged or of another shape."""
+    def load(self, directory: Path) -> str:
+        """Go on from what `save` wrote; see `Learner.load`. Raises TrainingError when it is missing, damaged or of
+        another shape."""
         self._learned = ()
-        self.steps = load_state(directory, self.model, self.optimizer, self.config)
+        self.steps, note = load_state(directory, self.model, self.optimizer, self.config, SAMPLED)
         policy, _, step = directory.name.rpartition("@")
         number = int(step) - 1 if step.isdecimal() else -1
         self._before_last = Weights.of_version(self.model, directory.with_name(f"{policy}@{number}"))
+        return note
 
     def check_before_optimizer_step(self, tally: StepTally) -> None:
         """Raises TrainingError when the gradients, the agreement with the engine that sampled, or the way that the

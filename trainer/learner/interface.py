@@ -150,6 +150,7 @@ class Learner(Protocol):
         """Write beside it everything else that is needed to go on exactly."""
         ...
 
-    def load(self, directory: Path) -> None:
-        """Go on from what both wrote."""
+    def load(self, directory: Path) -> str:
+        """Go on from what both wrote. Returns a line to say where AdamW's moments begin anew, since those are of
+        another loss; "" elsewhere."""
         ...

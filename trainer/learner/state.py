@@ -6,11 +6,14 @@ import copy
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 
+from arttrace.records.policy import PolicyStep
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
 from trainer.learner.policy_model import optimizer_settings, trainable
@@ -41,9 +44,25 @@ def _rounded_to(config: LearnerConfig) -> torch.dtype | None:
     return torch.bfloat16 if config.computes_in == "bfloat16" else None
 
 
-def save_rest(directory: Path, model: Any, optimizer: torch.optim.Optimizer, steps: int, config: LearnerConfig) -> None:
-    """Write beside the adapter what is needed to go on exactly: its weights too, where it has them rounded."""
+SAMPLED = "policy gradient"
+"""The loss of a step on what the policy sampled; the others have their methods' names."""
+_LOSSES = {"grpo": SAMPLED, "distill": SAMPLED, "sft": "sft", "dpo": "dpo"}
+
+
+class Loaded(NamedTuple):
+    """The number of steps done, and a line where AdamW's moments were not taken ("" elsewhere)."""
+
+    steps: int
+    note: str = ""
+
+
+def save_rest(
+    directory: Path, model: Any, optimizer: torch.optim.Optimizer, steps: int, config: LearnerConfig, loss: str
+) -> None:
+    """Write beside the adapter what is needed to go on exactly: its weights too, where it has them rounded. `loss` is
+    whose gradients the optimizer's moments are of."""
     state = {
+        "loss": loss,
         "optimizer": optimizer.state_dict(),
         "steps": steps,
         "config": json.dumps(dataclasses.asdict(config)),
@@ -56,10 +75,14 @@ def save_rest(directory: Path, model: Any, optimizer: torch.optim.Optimizer, ste
     torch.save(state, directory / STATE)
 
 
-def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, config: LearnerConfig) -> int:
-    """Go on from what `save_adapter` and `save_rest` wrote; returns the number of steps done.
+def load_state(
+    directory: Path, model: Any, optimizer: torch.optim.Optimizer, config: LearnerConfig, loss: str
+) -> Loaded:
+    """Go on from what `save_adapter` and `save_rest` wrote.
 
-    A version that lost the optimizer's state to retention gives its weights, and the optimizer begins anew.
+    A version that lost the optimizer's state to retention gives its weights, and the optimizer begins anew. So it does
+    where the moments are of another loss than that which is trained next: the second ones, of a thousand steps, would
+    scale its steps by gradients of another size. A changed learning rate leaves them, which do not depend on it.
 
     Raises TrainingError when it is missing, damaged or of another shape.
     """
@@ -97,15 +120,28 @@ def load_state(directory: Path, model: Any, optimizer: torch.optim.Optimizer, co
             parameter.copy_(saved[name])
     if dropped:
         optimizer.state.clear()  # of a step that was made and could not be kept
-        return int(state["steps"])
-    optimizer.load_state_dict(state["optimizer"])
-    for group in optimizer.param_groups:  # its moments are loaded; what it does with them is the config's
-        group.update(optimizer_settings(config))
+        return Loaded(int(state["steps"]))
+    before = state.get("loss") or _loss_of_version(directory)
+    if before in (loss, ""):
+        optimizer.load_state_dict(state["optimizer"])
+        for group in optimizer.param_groups:  # its moments are loaded; what it does with them is the config's
+            group.update(optimizer_settings(config))
+    else:
+        optimizer.state.clear()
     torch.set_rng_state(state["rng"].cpu())
     if config.runs_on == "cuda" and "cuda_rng" in state:
         torch.cuda.set_rng_state(state["cuda_rng"].cpu())
-    steps: int = state["steps"]
-    return steps
+    note = "" if before in (loss, "") else f"AdamW's moments begin anew: those of {directory.name} are of {before}"
+    return Loaded(state["steps"], note)
+
+
+def _loss_of_version(directory: Path) -> str:
+    """By its manifest, for states from before they said it; "" where that does not say it."""
+    try:
+        made = msgspec.json.decode((directory / "manifest.json").read_bytes(), type=PolicyStep)
+    except (OSError, *UNREADABLE):
+        return ""
+    return _LOSSES.get(made.made_by, "")
 
 
 def _fresh(directory: Path) -> dict[str, Any]:

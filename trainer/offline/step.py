@@ -63,17 +63,18 @@ def train_offline(
     keep_states: int = KEPT_STATES,
     uninterrupted: AbstractContextManager[None] | None = None,
     learner: OfflineLearner | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> PolicyStep:
     """Go on from the newest version, or begin the first, with a `learner` of this config or a new one; one that
-    trained before needs a version to go on from. `progress` is asked once, with the number of optimizer steps.
-    Engines that share the card sleep meanwhile. What follows once the model is loaded is done in `uninterrupted`.
-    Raises TrainingError; nothing is consumed then."""
+    trained before needs a version to go on from. `progress` is asked once, with the number of optimizer steps; `say` is
+    told what is to be known of the optimizer. Engines that share the card sleep meanwhile. What follows once the model
+    is loaded is done in `uninterrupted`. Raises TrainingError; nothing is consumed then."""
     clock = Clock()
     clock(Phase.STEP)
     learner = learner or offline_learner(base_model, config)
     latest = checkpoints.latest()
-    if latest is not None:
-        learner.load(checkpoints.path(latest))
+    if latest is not None and (note := learner.load(checkpoints.path(latest), plan.method)):
+        say(note)
     tokenizer = load_tokenizer(base_model)
     with uninterrupted or nullcontext():
         with engines_asleep(gateway, no_retry, lora_rank=config.lora_rank):

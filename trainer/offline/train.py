@@ -30,7 +30,7 @@ from trainer.learner.policy_model import (
     trainable,
 )
 from trainer.learner.state import load_state, save_adapter, save_rest
-from trainer.offline.plan import GivenStep, OfflinePlan, Tell
+from trainer.offline.plan import GivenStep, Method, OfflinePlan, Tell
 from trainer.offline.render import TrainingExample, shared_context
 from trainer.offline.torch_head import use_on_cpus
 from trainer.output.quiet import import_trl, quiet
@@ -77,6 +77,7 @@ class OfflineLearner:
         # TRL's trainers compute the step, so that what the packed engine cannot train is no matter.
         self.config = fitted_to_machine(replace(config.checked(), engine="trl"), base_model)
         self.steps = 0
+        self._loss: Method = "sft"
         self.base_weights = weights_digest(base_model)
         with quiet():
             self.model = load_policy(base_model, self.config)
@@ -98,6 +99,7 @@ class OfflineLearner:
         the weights are then not to be saved.
         """
         started = time.perf_counter()
+        self._loss = plan.method
         self._check_vocabulary(plan)
         keeper = _Keeper(progress)
         for group in self.optimizer.param_groups:
@@ -153,11 +155,13 @@ class OfflineLearner:
 
     def save_rest(self, directory: Path) -> None:
         """Write what is needed beside it to go on exactly."""
-        save_rest(directory, self.model, self.optimizer, self.steps, self.config)
+        save_rest(directory, self.model, self.optimizer, self.steps, self.config, self._loss)
 
-    def load(self, directory: Path) -> None:
-        """Go on from what a learner saved. Raises TrainingError when it is missing, damaged or of another shape."""
-        self.steps = load_state(directory, self.model, self.optimizer, self.config)
+    def load(self, directory: Path, method: Method) -> str:
+        """Go on by this method from what a learner saved; see `Learner.load`. Raises TrainingError when it is missing,
+        damaged or of another shape."""
+        self.steps, note = load_state(directory, self.model, self.optimizer, self.config, method)
+        return note
 
     def _sft(self, plan: OfflinePlan, tokenizer: Any, arguments: dict[str, Any], _beta: float) -> Any:
         rows = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -47,8 +47,9 @@ class StandInLearner:
     def save_rest(self, directory: Path) -> None:
         (directory / "steps").write_text(str(self.steps))
 
-    def load(self, directory: Path) -> None:
+    def load(self, directory: Path) -> str:
         self.steps = int((directory / "steps").read_text())
+        return ""
 
 
 @dataclass
@@ -112,6 +113,21 @@ def test_an_adapter_that_the_engines_cannot_load_is_refused_before_the_step(tmp_
         assert (loop.learner.steps, loop.checkpoints.latest(), gateway.slept) == (0, None, 0)
         gateway.max_lora_rank = 64
         assert loop.train(fresh(store)) is not None
+
+
+def test_that_moments_go_on_from_another_method_is_said(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    said: list[str] = []
+    with Store.open(data, create=True) as store:
+        loop = replace(loop_on(store, data, StandInGateway()), say=said.append)
+        for number, method in enumerate(("grpo", "distill", "distill", "grpo")):
+            fill(store, f"s{number}")
+            batch = replace(loop.batch(fresh(store)), method=method)
+            assert loop.train_on(batch) is not None
+    assert said == [
+        "AdamW's moments go on from policy@1, which grpo made: the loss of distill is the same",
+        "AdamW's moments go on from policy@3, which distill made: the loss of grpo is the same",
+    ]
 
 
 def test_a_step_is_checkpointed_published_recorded_and_its_trajectories_are_not_trained_again(tmp_path: Path) -> None:

@@ -101,6 +101,31 @@ def test_a_version_without_its_optimizer_state_gives_its_weights(
         second.load(checkpoints.path(8))
 
 
+@pytest.mark.parametrize(
+    ("said", "made_by", "are_of"),
+    [("sft", "fork", "sft"), ("dpo", "dpo", "dpo"), ("", "sft", "sft"), ("", "grpo", ""), ("", "fork", "")],
+)
+def test_moments_of_another_loss_are_not_taken(
+    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]], said: str, made_by: str, are_of: str
+) -> None:
+    """Nor those of a state from before it said whose they are, where the version's manifest does."""
+    first = PackedLearner(base_model, LOOSE)
+    first.step(make_samples(0))
+    checkpoints = Checkpoints(tmp_path, "p")
+    checkpoints.write(1, first.save, PolicyStep("p", 1, "", method=made_by))
+    state = torch.load(checkpoints.path(1) / STATE, weights_only=True)
+    assert state.pop("loss") == "policy gradient"
+    torch.save(state | ({"loss": said} if said else {}), checkpoints.path(1) / STATE)
+    second = PackedLearner(base_model, dataclasses.replace(LOOSE, seed=99, learning_rate=1e-3))
+    second.step(make_samples(1))
+    note = second.load(checkpoints.path(1))
+    assert note == (f"AdamW's moments begin anew: those of p@1 are of {are_of}" if are_of else "")
+    assert (second.steps, same(weights(second), weights(first))) == (1, True)
+    taken = second.optimizer.state_dict()["state"]
+    assert bool(taken) is not bool(are_of)
+    assert not taken or same(taken[0], first.optimizer.state_dict()["state"][0]), "whatever the learning rate"
+
+
 def test_saved_adapter_is_what_peft_and_vllm_load(
     engine: type[BaseLearner], base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
 ) -> None:

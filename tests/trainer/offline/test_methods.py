@@ -91,7 +91,10 @@ def test_the_same_runs_train_a_policy_by_sft_then_dpo_then_grpo(data: DataDir, b
     assert [checkpoints.manifest(n).method for n in (1, 2, 3)] == ["sft", "dpo", "grpo"]
     states = [torch.load(checkpoints.path(n) / "trainer_state.pt", weights_only=True) for n in (1, 2, 3)]
     assert [state["steps"] for state in states] == [1, 2, 3]
-    assert [next(iter(s["optimizer"]["state"].values()))["step"].item() for s in states] == [1.0, 2.0, 3.0]
+    assert [next(iter(s["optimizer"]["state"].values()))["step"].item() for s in states] == [1.0, 1.0, 1.0]
+    for done, before in ((first, ""), (preferred, "policy@1 are of sft"), (reinforced, "policy@2 are of dpo")):
+        said = [line for line in done.stderr.splitlines() if "moments" in line]
+        assert said == ([f"AdamW's moments begin anew: those of {before}"] if before else [])
     one, two, three = (load_file(str(checkpoints.path(n) / "adapter_model.safetensors")) for n in (1, 2, 3))
     for before, after in ((one, two), (two, three)):  # AdamW moves a weight by about the learning rate
         moved = max(float((after[name] - before[name]).abs().max()) for name in before)

@@ -231,7 +231,7 @@ def test_sft_learns_the_good_answers_from_the_true_loss(base: Path, tokenizer: A
     learner.save_adapter(tmp_path)
     learner.save_rest(tmp_path)
     again = OfflineLearner(base, config)
-    again.load(tmp_path)
+    again.load(tmp_path, "sft")
     assert again.steps == 1
     assert again.train(plan, tokenizer).first_loss == learner.train(plan, tokenizer).first_loss
 

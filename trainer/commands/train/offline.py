@@ -74,6 +74,7 @@ def run_offline(
         progress=lambda total: Progress(total, "optimizer steps"),
         keep_states=keep_states,
         uninterrupted=stop_on_signals(threading.Event(), say),
+        say=say,
     )
     print_step(done, as_json=as_json)
     sys.stdout.flush()

@@ -166,7 +166,8 @@ class OrderedTrainer:
         learner.config = dataclasses.replace(config, **found)
         self._asked = config
         if self._holds != newest:
-            learner.load(self._checkpoints.path(newest))
+            if note := learner.load(self._checkpoints.path(newest)):
+                self._say(note)
             self._holds = newest
         return learner
 
@@ -323,6 +324,7 @@ class OrderedTrainer:
             progress=lambda total: self._watched(total, "optimizer steps"),
             keep_states=settings.keep_states,
             learner=learner,
+            say=self._say,
         )
         return done, plan.trajectories_left_out if batches is None else plan.left_out
 

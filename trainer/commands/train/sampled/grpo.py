@@ -110,6 +110,7 @@ def train_grpo(
         std_floor=std_floor,
         max_staleness=max_staleness,
         keep_states=keep_states,
+        say=say,
     )
     train_steps(trainer, chain(ready, coming), len(shares), reporting=reporting, skipped=print_skip, as_json=as_json)
 
