@@ -20,14 +20,15 @@ _SHORT = {
     r"mistral-7b": "mistralai/Mistral-7B-Instruct-v0.3",
 }
 """Names that ART's users write, and those on the hub."""
-_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+_WEIGHTS = "*.safetensors"
 _FOR_OTHERS = ["consolidated*", "original/*"]
 """The same weights again, as the libraries of Mistral and Meta have them."""
 
 
-def find_base_model(given: str) -> tuple[Path, str]:
+def find_base_model(given: str, *, weights: bool = True) -> tuple[Path, str]:
     """The directory of a base model and its name. Raises ServingError where a name on the hub cannot be had, and for a
-    path that is not UTF-8: the versions trained on it name it in JSON.
+    path that is not UTF-8: the versions trained on it name it in JSON. Without `weights` these are not fetched.
 
     huggingface_hub's own settings count: its cache, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE.
     """
@@ -41,7 +42,8 @@ def find_base_model(given: str) -> tuple[Path, str]:
         from huggingface_hub import snapshot_download
 
     try:
-        found = Path(snapshot_download(given, allow_patterns=_FILES, ignore_patterns=_FOR_OTHERS))
+        ignored = _FOR_OTHERS if weights else [*_FOR_OTHERS, _WEIGHTS]
+        found = Path(snapshot_download(given, allow_patterns=[*_FILES, _WEIGHTS], ignore_patterns=ignored))
     except Exception as error:  # whatever the hub's client and the network raise
         hub = os.environ.get("HF_ENDPOINT", "the Hugging Face hub")
         raise ServingError(

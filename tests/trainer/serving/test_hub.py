@@ -94,6 +94,7 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_reported(hub: 
     )
     assert len(Hub.asked) > 2
     assert all(path.startswith(("/api/models/acme/tiny", "/acme/tiny/resolve/")) for path in Hub.asked)
+    assert any("/resolve/" in path and "model.safetensors" in path for path in Hub.asked)
     again = ask(tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
     assert again.stdout == fetched.stdout
     serve = "import sys; sys.argv[1:] = ['serve', '--base-model', 'acme/tiny', '--port', '0']; "
@@ -106,6 +107,23 @@ def test_a_name_is_fetched_once_and_without_the_hub_the_remedy_is_reported(hub: 
     assert shown.returncode == 1
     assert "hf download acme/tiny" in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+def test_without_weights_these_are_not_fetched(hub: str, tmp_path: Path) -> None:
+    """A plan needs the shape and the tokens alone: a teacher of 70B was fetched for it. What is there of it then is no
+    model yet."""
+    fetched = ask(
+        tmp_path, ASK.replace("'acme/tiny'", "'acme/tiny', weights=False"), HF_ENDPOINT=hub, HF_TOKEN="hf_secret"
+    )
+    assert fetched.returncode == 0, fetched.stderr[-2000:]
+    assert [path.name for path in Path(fetched.stdout.split()[0]).iterdir()] == ["config.json"]
+    assert not [path for path in Hub.asked if "safetensors" in path]
+    offline = ask(tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
+    assert offline.returncode == 1
+    assert "hf download acme/tiny" in offline.stderr
+    whole = ask(tmp_path, HF_ENDPOINT=hub, HF_TOKEN="hf_secret")
+    assert whole.returncode == 0, whole.stderr[-2000:]
+    assert (Path(whole.stdout.split()[0]) / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(("chosen", "off"), [({}, "True"), ({"HF_HUB_DISABLE_TELEMETRY": "0"}, "False")])

@@ -16,6 +16,7 @@ from arttrace.records.sequence import TokenSequence
 from arttrace.system.errors import ServingError, TrainingError
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.learner import LearnerConfig, make_learner
+from trainer.learner.interface import Learner
 from trainer.policies.base_tokenizer import read_tokenizer
 
 
@@ -47,6 +48,10 @@ class LoadedTeacher:
         )
 
     @cached_property
+    def _learner(self) -> Learner:
+        return make_learner(self._directory, self._config)
+
+    @cached_property
     def _tokenizer(self) -> Any:
         return read_tokenizer(self._directory)
 
@@ -58,21 +63,20 @@ class LoadedTeacher:
         self, sequences: Sequence[TokenSequence], computed: Callable[[int], None]
     ) -> list[tuple[float | None, ...]]:
         """Its log-probabilities (nats) of what was sampled, at the temperature of the sampling; see
-        `TeacherModel.rate`. What sequences have in common is computed once. Its memory is free again when this returns.
+        `TeacherModel.rate`. What sequences have in common is computed once. It stays loaded until it is closed.
 
         Raises TrainingError where it cannot be loaded, or memory does not suffice.
         """
-        try:
-            rated = make_learner(self._directory, self._config).rate([self._cut(one) for one in sequences], computed)
-        finally:
-            _free()
+        rated = self._learner.rate([self._cut(one) for one in sequences], computed)
         return [
             (*values, *[None] * (len(one.token_ids) - len(values)))
             for values, one in zip(rated, sequences, strict=True)
         ]
 
     def close(self) -> None:
-        """Nothing is left of it."""
+        """Nothing is left of it, and its memory is free."""
+        self.__dict__.pop("_learner", None)
+        _free()
 
     def _cut(self, one: TokenSequence) -> TokenSequence:
         """As much of it as the model has positions for."""

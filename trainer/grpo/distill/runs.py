@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -48,6 +48,29 @@ class SampledRun:
         return sum(one.trained_tokens for one in self.sequences)
 
 
+@dataclass(slots=True)
+class Sampled:
+    """What there is in runs that are looked at one step's at a time: how many they are, how many of them have tokens to
+    train, those tokens, all sampled ones, by reason the calls whose tokens are not trained, and every token id."""
+
+    runs: int = 0
+    taught: int = 0
+    tokens: int = 0
+    captured_tokens: int = 0
+    quarantined: Counter[str] = field(default_factory=Counter)
+    token_ids: set[int] = field(default_factory=set)
+
+    def add(self, runs: Sequence[SampledRun]) -> None:
+        """Count these too."""
+        self.runs += len(runs)
+        for run in runs:
+            self.taught += run.tokens > 0
+            self.tokens += run.tokens
+            self.captured_tokens += run.report.captured_tokens
+            self.quarantined.update(run.report.reasons)
+            self.token_ids.update(*(one.token_ids for one in run.sequences))
+
+
 def choose_runs(
     store: AnyStore, checkpoints: Checkpoints, max_staleness: int | None, refused: Collection[str]
 ) -> Selection:
@@ -84,15 +107,14 @@ def sampled_runs(store: AnyStore, chosen: Sequence[Chosen], policy: str) -> list
     return found
 
 
-def require_sampled(runs: Sequence[SampledRun], left_out: Mapping[NotTrained, int]) -> None:
+def require_sampled(sampled: Sampled, left_out: Mapping[NotTrained, int]) -> None:
     """Raise NothingToTrain with the cause and the hint when nothing was sampled that a teacher could rate."""
-    if any(run.tokens for run in runs):
+    if sampled.tokens:
         return
-    if runs:
-        lacking = quarantined(runs)
-        reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(lacking.items()))
+    if sampled.runs:
+        reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(sampled.quarantined.items()))
         raise NothingToTrain(
-            f"There is no trainable token in {quantity(len(runs), 'trajectory')} ({reasons or 'no call'}).",
+            f"There is no trainable token in {quantity(sampled.runs, 'trajectory')} ({reasons or 'no call'}).",
             "A distillation needs the token ids and log-probabilities that the policy itself sampled: let the agent "
             "call the gateway of `arttrace serve`, which asks the engine for them.",
         )
@@ -106,14 +128,6 @@ def require_sampled(runs: Sequence[SampledRun], left_out: Mapping[NotTrained, in
         "There is nothing new to train on: no trajectory that this policy has not been distilled from.",
         "Run the agent again, and train then.",
     )
-
-
-def quarantined(runs: Sequence[SampledRun]) -> dict[str, int]:
-    """By reason, how many calls of the runs are not trained on."""
-    found: Counter[str] = Counter()
-    for run in runs:
-        found.update(run.report.reasons)
-    return dict(found)
 
 
 def within_reach(runs: Sequence[SampledRun], teacher: TeacherModel) -> tuple[list[SampledRun], dict[str, int]]:
@@ -175,7 +189,8 @@ def make_batch(
     """What a step on rated runs after version `step` trains on: each token by its own advantage, whatever its run was
     rewarded with. A run of which nothing was rated stays as it was, to be rated another time."""
     taught = [run for run in runs if run.tokens]
-    trained, captured = sum(run.tokens for run in runs), sum(run.report.captured_tokens for run in runs)
+    sampled = Sampled()
+    sampled.add(runs)
     away = [
         -advantage
         for run in taught
@@ -190,10 +205,10 @@ def make_batch(
         consumed=tuple(Consumed(run.id, run.revision) for run in taught),
         policy_rewards=tuple(run.reward for run in taught if run.reward is not None),
         staleness=tuple(staleness(run, step, policy) for run in taught),
-        captured_tokens=captured,
-        trained_tokens=trained,
-        unrated_tokens=sum(run.report.trained_tokens for run in runs) - trained,
+        captured_tokens=sampled.captured_tokens,
+        trained_tokens=sampled.tokens,
+        unrated_tokens=sum(run.report.trained_tokens for run in runs) - sampled.tokens,
         teacher_kl=statistics.fmean(away) if away else 0.0,
         left_out=dict(left_out or {}),
-        quarantined=quarantined(runs),
+        quarantined=dict(sampled.quarantined),
     )

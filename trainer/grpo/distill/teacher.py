@@ -3,8 +3,7 @@ policy's tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -47,7 +46,8 @@ class TeacherModel(Protocol):
     ) -> list[tuple[float | None, ...]]:
         """Of each sequence the log-probabilities (nats) of its targets, shape (T,), None for other tokens and for those
         of which it gives none. Targets are such as it can rate: within `longest`, and sampled at temperature 1 unless
-        it takes `any_temperature`. `computed` is called with the number of targets that are done, first with 0."""
+        it takes `any_temperature`. `computed` is called with the number of targets that are done, first with 0. It may
+        be called several times."""
         ...
 
     def close(self) -> None:
@@ -55,13 +55,14 @@ class TeacherModel(Protocol):
         ...
 
 
-def open_teacher(named: str, model: str | None, learner: LearnerConfig) -> TeacherModel:
+def open_teacher(named: str, model: str | None, learner: LearnerConfig, *, weights: bool = True) -> TeacherModel:
     """The teacher that --teacher and --teacher-model name.
 
     Args:
         named: The URL of a server, a directory, or a name on the Hugging Face hub.
         model: Which of the server's models; None: the only one.
         learner: How the policy is trained, and so a teacher that is loaded beside it.
+        weights: Whether it is to rate: else of one on the hub only what says its shape and its tokens is fetched.
 
     Raises:
         TrainingError: There is no such teacher, or its name on the hub cannot be fetched.
@@ -74,18 +75,18 @@ def open_teacher(named: str, model: str | None, learner: LearnerConfig) -> Teach
             "Leave it out, or name the server: --teacher http://HOST:PORT/v1.",
         )
     try:
-        directory, _ = find_base_model(named)
+        directory, _ = find_base_model(named, weights=weights)
     except ServingError as error:
         hint = error.hint and error.hint.replace("--base-model", "--teacher")
         raise TrainingError(f"The teacher cannot be loaded: {error.message}.", hint) from error
     return LoadedTeacher(directory, learner)
 
 
-def require_same_tokens(teacher: TeacherModel, base_model: Path, sequences: Sequence[TokenSequence]) -> None:
-    """Raise TrainingError unless every token id of the sequences, and every special token of the policy's tokenizer,
-    means the same to the teacher."""
+def require_same_tokens(teacher: TeacherModel, base_model: Path, sampled: Collection[int]) -> None:
+    """Raise TrainingError unless each of these token ids, and every special token of the policy's tokenizer, means the
+    same to the teacher."""
     own = read_tokenizer(base_model)
-    ids = sorted(set(own.all_special_ids).union(chain.from_iterable(one.token_ids for one in sequences)))
+    ids = sorted({*own.all_special_ids, *sampled})
     for first in range(0, len(ids), _AT_ONCE):
         some = ids[first : first + _AT_ONCE]
         if own.decode(some) == teacher.text(some):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import io
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from tiny_model import make_base_model, reference_logprobs
 from arttrace.commands import cli
 from arttrace.records import semconv
 from arttrace.records.record import Record
+from arttrace.records.sequence import TokenSequence
 from arttrace.records.span import SpanRow
 from arttrace.store import Store
 from arttrace.system.errors import TrainingError
@@ -25,7 +30,10 @@ from arttrace.system.paths import DataDir
 from arttrace.trajectories import sequences
 from trainer.commands.train.cli import command
 from trainer.commands.train.settings import parse_settings
+from trainer.grpo.distill import loaded as loaded_teacher
+from trainer.grpo.distill.runs import SampledRun
 from trainer.grpo.distill.teacher import require_same_tokens
+from trainer.grpo.trainer import PolicyTrainer
 from trainer.policies.base_tokenizer import read_tokenizer
 from trainer.policies.checkpoints import Checkpoints
 
@@ -122,6 +130,99 @@ def test_steps_share_out_the_runs_and_the_teacher_rates_before_the_first(
     assert kl == pytest.approx(teacher_kl(data, better), abs=1e-4)
 
 
+def test_one_steps_runs_at_a_time_are_in_memory(
+    data: DataDir, better: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids and advantages of all of them were held before the first step, 120 bytes a token. The teacher rates each
+    step's in its turn, loaded once; in the file where they wait they are whole."""
+    loaded: list[Path] = []
+    load = loaded_teacher.make_learner
+    monkeypatch.setattr(loaded_teacher, "make_learner", lambda *given: loaded.append(given[0]) or load(*given))
+    rated: list[int] = []
+    most: list[int] = []
+
+    def in_memory() -> None:
+        gc.collect()
+        most.append(sum(type(one) is SampledRun for one in gc.get_objects()))
+
+    rate = loaded_teacher.LoadedTeacher.rate
+
+    def rating(self: Any, some: Sequence[TokenSequence], told: Any) -> Any:
+        in_memory()
+        rated.append(len({one.trajectory_id for one in some}))
+        return rate(self, some, told)
+
+    train_on = PolicyTrainer.train_on
+
+    def training(self: Any, *given: Any) -> Any:
+        in_memory()
+        return train_on(self, *given)
+
+    monkeypatch.setattr(loaded_teacher.LoadedTeacher, "rate", rating)
+    monkeypatch.setattr(PolicyTrainer, "train_on", training)
+    put(data, recorded_group("c", (None,) * 8, at=9000))
+    done = train("--teacher", str(better), "--steps", "6", "--json")
+    assert done.exception is None, done.output
+    assert len(done.stdout.splitlines()) == 6
+    assert (loaded, rated) == ([better], [2] * 6)
+    assert len(most) == 12
+    assert max(most) <= 6, "of 12: a step's as they were sampled, and those of them that can be rated"
+
+
+def test_a_loaded_teacher_is_gone_before_the_engines_wake_up(
+    data: DataDir, better: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def asleep(*_: Any, **__: Any) -> Iterator[bool]:
+        events.append("asleep")
+        yield True
+        events.append("awake")
+
+    close = loaded_teacher.LoadedTeacher.close
+
+    def closing(self: Any) -> None:
+        assert "_learner" in vars(self)
+        close(self)
+        assert "_learner" not in vars(self)
+        events.append("gone")
+
+    monkeypatch.setattr("trainer.commands.train.sampled.distill.engines_asleep", asleep)
+    monkeypatch.setattr(loaded_teacher.LoadedTeacher, "close", closing)
+    done = train("--teacher", str(better))
+    assert done.exception is None, done.output
+    assert events == ["asleep", "gone", "awake"]
+
+
+def test_a_disk_without_room_for_what_waits_ends_it_before_anything_is_loaded(
+    data: DataDir, better: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(io.BytesIO):
+        write = full
+
+    monkeypatch.setattr("trainer.grpo.distill.kept.tempfile.TemporaryFile", lambda dir: Full())
+    failed = train("--teacher", str(better)).exception
+    assert isinstance(failed, TrainingError)
+    assert failed.message.endswith("until its step: No space left on device.")
+    assert "Free disk space" in str(failed.hint)
+
+
+def test_a_plan_counts_the_steps_that_can_be_made(data: DataDir, better: Path, train: Train) -> None:
+    """One run is at another temperature than a served teacher can rate: its step is not made."""
+    put(data, hot())
+    with teacher_site(better) as site:
+        plan = train("--teacher", site.url, "--steps", "5", "--dry-run", "--json")
+        done = train("--teacher", site.url, "--steps", "5", "--json")
+    assert (plan.exception, done.exception) == (None, None), plan.output + done.output
+    said = json.loads(plan.stdout)
+    assert (said["steps"], said["trajectories"], said["tokens_captured"], said["tokens_trained"]) == (4, 4, 50, 40)
+    assert len(done.stdout.splitlines()) == said["steps"]
+
+
 def test_what_is_left_out_is_counted(data: DataDir, better: Path, train: Train) -> None:
     put(data, tagged(recorded_group("held", (None,)), semconv.HELD_OUT_TAG))
     put(data, tagged(recorded_group("other", (None,)), semconv.NOT_TRAINABLE_TAG))
@@ -158,6 +259,15 @@ def test_what_is_left_out_is_counted(data: DataDir, better: Path, train: Train) 
     assert "left out: 1 trajectory (held out from training)" in done.stderr.splitlines()
     assert Checkpoints(data.policies, "policy").manifest(1).metrics["trajectories_left_out"] == sum(expected.values())
     assert len(Checkpoints(data.policies, "policy").consumed_ids("distill")) == 4
+
+
+def hot() -> list[Record]:
+    """A run at temperature 0.5."""
+    asked = {semconv.REQUEST_TEMPERATURE: 0.5, semconv.SAMPLING: "processed"}
+    return [
+        msgspec.structs.replace(one, attributes={**one.attributes, **asked}) if isinstance(one, SpanRow) else one
+        for one in recorded_group("hot", (None,), at=9000)
+    ]
 
 
 def tagged(records: list[Record], tag: str) -> list[Record]:
@@ -216,14 +326,7 @@ def test_a_teacher_that_can_rate_nothing_is_an_error(data: DataDir, better: Path
 def test_the_temperature_at_which_tokens_were_sampled(data: DataDir, better: Path, train: Train, served: bool) -> None:
     """A loaded teacher rates at that of the sampling, so that a policy has nothing to learn from itself; a server knows
     its tokens at temperature 1 alone."""
-    hot = {semconv.REQUEST_TEMPERATURE: 0.5, semconv.SAMPLING: "processed"}
-    with Store.open(data, create=True) as store:
-        store.append(
-            [
-                msgspec.structs.replace(one, attributes={**one.attributes, **hot}) if isinstance(one, SpanRow) else one
-                for one in recorded_group("hot", (None,), at=9000)
-            ]
-        )
+    put(data, hot())
     with teacher_site(better) as site:
         done = train("--teacher", site.url if served else str(better))
     assert done.exception is None, done.output
@@ -267,7 +370,7 @@ class Splits:
 def test_tokens_that_differ_only_beside_each_other_are_refused(data: DataDir, base_model: Path) -> None:
     """Each half by itself has the same text: the comparison ended there without an error."""
     with Store.open(data) as store:
-        some = [one for run in store.trajectories() for one in sequences(run)[0]]
+        some = {id for run in store.trajectories() for one in sequences(run)[0] for id in one.token_ids}
     own = read_tokenizer(base_model)
     with pytest.raises(TrainingError, match=r"has another tokenizer than .*: tokens "):
         require_same_tokens(Splits(own, lambda ids: len(ids) > 2), base_model, some)  # type: ignore[arg-type]

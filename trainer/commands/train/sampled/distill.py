@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +18,12 @@ from arttrace.store import AnyStore
 from trainer.commands.train.report import print_hint, print_uses, require_base_model, uses_document
 from trainer.commands.train.sampled.steps import tell, train_steps
 from trainer.grpo.batch import TrainingBatch
+from trainer.grpo.distill.kept import KeptShare, KeptShares
 from trainer.grpo.distill.runs import (
     METHOD,
-    SampledRun,
+    Sampled,
     choose_runs,
     make_batch,
-    quarantined,
     rate,
     require_sampled,
     sampled_runs,
@@ -65,78 +67,96 @@ def train_distill(
     keep_states: int = KEPT_STATES,
     as_json: bool,
 ) -> None:
-    """Have the teacher rate what waits, share the runs out evenly over at most `steps` steps, and train them.
+    """Share the runs that wait out evenly over at most `steps` steps, have the teacher rate them, and train them.
 
     All of it is rated before the policy is loaded: a teacher that fails costs nothing, and one that is loaded has the
-    memory to itself. Raises TrainingError, and SystemExit with code 130 if a signal stopped it before the last step.
+    memory to itself. One step's runs at a time are in memory, the others on disk. Raises TrainingError, and SystemExit
+    with code 130 if a signal stopped it before the last step.
     """
     print_uses(checkpoints)
     refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
     choice = choose_runs(store, checkpoints, max_staleness, refused)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
-    runs = [sampled_runs(store, share, checkpoints.policy) for share in shares]
-    waiting = [run for share in runs for run in share]
-    require_sampled(waiting, choice.left_out)
-    tell(left_out_lines(choice.left_out, calls=quarantined(waiting)))
-    base_model = require_base_model(base_model)
-    gateway.status()
-    with closing(open_teacher(names.teacher, names.model, learner)) as teacher:
-        require_same_tokens(teacher, base_model, [one for run in waiting for one in run.sequences])
-        asleep = engines_asleep(gateway, no_retry, lora_rank=learner.lora_rank) if teacher.on_device else nullcontext()
-        if teacher.on_device:
+    with KeptShares(checkpoints.directory) as kept, ExitStack() as opened:
+        sampled, waiting = Sampled(), []
+        for share in shares:
+            runs = sampled_runs(store, share, checkpoints.policy)
+            sampled.add(runs)
+            waiting.append(kept.put(runs))
+            del runs
+        require_sampled(sampled, choice.left_out)
+        tell(left_out_lines(choice.left_out, calls=sampled.quarantined))
+        base_model = require_base_model(base_model)
+        gateway.status()
+        teacher = opened.enter_context(closing(open_teacher(names.teacher, names.model, learner)))
+        require_same_tokens(teacher, base_model, sampled.token_ids)
+        on_device = teacher.on_device
+        asleep = engines_asleep(gateway, no_retry, lora_rank=learner.lora_rank) if on_device else nullcontext()
+        if on_device:
             say(f"loading the teacher {names.teacher}")
-        with asleep:
-            rated = _rated(runs, teacher)
-    del runs, waiting
-    if fewer:
-        click.echo(fewer, err=True)
-    say(f"loading {base_model}")
-    trainer = PolicyTrainer(
-        policy=checkpoints.policy,
-        base_model=str(base_model),
-        store=store,
-        learner=make_learner(base_model, learner),
-        checkpoints=checkpoints,
-        gateway=gateway,
-        max_staleness=max_staleness,
-        keep_states=keep_states,
-    )
+        with asleep, opened.pop_all():  # it is gone before the engines wake up
+            rated = _rated(waiting, teacher, kept)
+        del teacher, waiting, sampled
+        if fewer:
+            click.echo(fewer, err=True)
+        say(f"loading {base_model}")
+        trainer = PolicyTrainer(
+            policy=checkpoints.policy,
+            base_model=str(base_model),
+            store=store,
+            learner=make_learner(base_model, learner),
+            checkpoints=checkpoints,
+            gateway=gateway,
+            max_staleness=max_staleness,
+            keep_states=keep_states,
+            say=say,
+        )
 
-    def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
-        """That of each share in its turn, by then the runs are a step older; the first counts what was left out."""
-        left_out = choice.left_out
-        while rated:
-            clock = Clock()
-            clock(Phase.BATCH)
-            step = checkpoints.latest() or 0
-            made = make_batch(rated.pop(0), step=step, policy=checkpoints.policy, left_out=left_out)
-            left_out = {}
-            clock.stop()
-            yield made, clock
+        def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
+            """That of each share in its turn, by then the runs are a step older; the first counts what was left out."""
+            left_out = choice.left_out
+            for share in rated:
+                clock = Clock()
+                clock(Phase.BATCH)
+                step = checkpoints.latest() or 0
+                made = make_batch(kept.get(share), step=step, policy=checkpoints.policy, left_out=left_out)
+                left_out = {}
+                clock.stop()
+                yield made, clock
+                del made
 
-    train_steps(trainer, batches(), len(rated), reporting=reporting, skipped=_print_skip, as_json=as_json)
+        train_steps(trainer, batches(), len(rated), reporting=reporting, skipped=_print_skip, as_json=as_json)
 
 
-def _rated(shares: list[list[SampledRun]], teacher: TeacherModel) -> list[list[SampledRun]]:
-    """The shares in which anything was rated. Raises NothingToTrain where that is none."""
-    waiting = [run for share in shares for run in share]
-    total = sum(run.tokens for run in waiting)
-    reached, lost = within_reach(waiting, teacher)
-    asked = sum(run.tokens for run in reached)
+def _rated(waiting: Sequence[KeptShare], teacher: TeacherModel, kept: KeptShares) -> list[KeptShare]:
+    """The shares in which anything was rated, each in its turn. Raises NothingToTrain where that is none."""
+    total = sum(share.tokens for share in waiting)
+    lost: Counter[str] = Counter()
+    for share in waiting:
+        lost.update(within_reach(kept.get(share), teacher)[1])
+    asked = total - sum(lost.values())
     progress = CountedProgress(asked, f"tokens rated by {teacher.name}", tells_short=False)
-    every = rate(reached, teacher, lambda done: progress.of(done, asked)) if asked else reached
-    if unknown := asked - sum(run.tokens for run in every):
+    rated: list[KeptShare] = []
+    done = 0
+    for share in waiting if asked else ():
+        runs, _ = within_reach(kept.get(share), teacher)
+        own = sum(run.tokens for run in runs)
+        rated.append(kept.put(rate(runs, teacher, partial(_tell_rated, progress, done, asked)) if own else runs))
+        done += own
+    if unknown := asked - sum(share.tokens for share in rated):
         lost["without a log-probability by the teacher"] = unknown
-    if sum(lost.values()) == total:
+    if lost.total() == total:
         raise NothingToTrain(
             f"The teacher {teacher.name} can rate none of the {total} tokens: {_reasons(lost)}.",
             "Name a teacher of a longer context, or sample at temperature 1; a teacher that is loaded from a directory "
             "rates at any temperature.",
         )
     tell(_unrated_lines(lost))
-    found = iter(every)
-    rated = [[next(found) for _ in share] for share in shares]
-    return [share for share in rated if any(run.tokens for run in share)]
+    return [share for share in rated if share.tokens]
+
+
+def _tell_rated(progress: CountedProgress, before: int, asked: int, done: int) -> None:
+    progress.of(before + done, asked)
 
 
 def _unrated_lines(lost: Mapping[str, int]) -> list[str]:
@@ -168,12 +188,18 @@ def print_distillation(
     refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
     choice = choose_runs(store, checkpoints, max_staleness, refused)
     shares, fewer = share_out(choice.groups, steps, max_staleness)
-    runs = sampled_runs(store, choice.groups, checkpoints.policy)
     base_model = require_base_model(base_model)
-    with closing(open_teacher(names.teacher, names.model, learner)) as teacher:
-        require_same_tokens(teacher, base_model, [one for run in runs for one in run.sequences])
-        reached, lost = within_reach(runs, teacher)
-    batch = make_batch(reached, step=checkpoints.latest() or 0, policy=checkpoints.policy, left_out=choice.left_out)
+    sampled, within, lost, made = Sampled(), Sampled(), Counter[str](), 0
+    with closing(open_teacher(names.teacher, names.model, learner, weights=False)) as teacher:
+        for share in shares:
+            runs = sampled_runs(store, share, checkpoints.policy)
+            sampled.add(runs)
+            reached, out = within_reach(runs, teacher)
+            lost.update(out)
+            within.add(reached)
+            made += any(run.tokens for run in reached)
+            del runs, reached
+        require_same_tokens(teacher, base_model, sampled.token_ids)
     if fewer:
         click.echo(fewer, err=True)
     if as_json:
@@ -181,19 +207,19 @@ def print_distillation(
             "policy": checkpoints.policy,
             "method": METHOD,
             "teacher": teacher.name,
-            "steps": len(shares),
-            "trajectories": len(batch.samples),
-            "tokens_captured": batch.captured_tokens,
-            "tokens_trained": batch.trained_tokens,
-            "trajectories_left_out": batch.left_out,
-            "calls_quarantined": batch.quarantined,
+            "steps": made,
+            "trajectories": within.taught,
+            "tokens_captured": sampled.captured_tokens,
+            "tokens_trained": within.tokens,
+            "trajectories_left_out": choice.left_out,
+            "calls_quarantined": sampled.quarantined,
             "already_trained_on": uses_document(checkpoints),
         }
         click.echo(json.dumps(plan))
         return
-    trajectories = quantity(len(batch.samples), "trajectory")
+    trajectories = quantity(within.taught, "trajectory")
     click.echo(f"{checkpoints.policy} would be distilled from {teacher.name} on {trajectories}.")
-    click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
-    for line in (*left_out_lines(batch.left_out, calls=batch.quarantined), *_unrated_lines(lost)):
+    click.echo(f"  {within.tokens} of {sampled.captured_tokens} sampled tokens would be trained.")
+    for line in (*left_out_lines(choice.left_out, calls=sampled.quarantined), *_unrated_lines(lost)):
         click.echo(f"  {line}")
-    print_hint(lambda: require_sampled(runs, choice.left_out))
+    print_hint(lambda: require_sampled(sampled, choice.left_out))
