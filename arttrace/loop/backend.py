@@ -21,7 +21,8 @@ from arttrace.loop.evaluation.left_out import require_whole, whole_runs, why_lef
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.imitation.examples import take_examples
 from arttrace.loop.model import TrainableModel, api_key
-from arttrace.loop.processes.art_names import TrainSFTConfig, either, own_settings
+from arttrace.loop.processes.art_arguments import OF_A_BACKEND, refusing
+from arttrace.loop.processes.art_names import TrainSFTConfig, either, own_settings, settings_of_imitation
 from arttrace.loop.processes.child import WATCH_STARTER, Child
 from arttrace.loop.processes.served import Served, running_gateway
 from arttrace.loop.processes.trainer_process import REGISTER_AGAIN, LoggedNumbers, TrainedSteps, TrainerProcess
@@ -70,6 +71,7 @@ class LocalBackend:
         ```
     """
 
+    @refusing(OF_A_BACKEND)
     def __init__(self, dir: str | Path | None = None, *, path: str | Path | None = None) -> None:
         if dir is not None and path is not None:
             raise ValueError("dir and path name the same directory: pass one")
@@ -240,7 +242,7 @@ class LocalBackend:
                 the trainer died, or the backend was closed.
             ServingError: The server that the backend started died.
         """
-        settings = own_settings({"method": "sft", **settings})
+        settings = settings_of_imitation(settings)
         trainer = self._trainer(model)
         found = await take_examples(trajectories, config or TrainSFTConfig(), self._store)
         await asyncio.to_thread(copy_runs, found.captured, self.data)

@@ -15,6 +15,7 @@ import httpx
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards, require_trainable
 from arttrace.loop.evaluation.numbers import Run, numbers_of
 from arttrace.loop.gathering.group import TrajectoryGroup
+from arttrace.loop.processes.art_arguments import OF_A_MODEL, OF_REGISTRATION, OF_TRAINING, refusing
 from arttrace.loop.processes.art_names import TrainConfig, TrainSFTConfig, either, said_of_attribute, settings_of
 from arttrace.loop.processes.served import ServedStep, served_step
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
@@ -80,6 +81,7 @@ class Model(Generic[Config]):
 
     trainable = False
 
+    @refusing(OF_A_MODEL)
     def __init__(
         self,
         name: str,
@@ -136,6 +138,7 @@ class Model(Generic[Config]):
         """An `openai.AsyncOpenAI` that calls it; use it with `model=model.inference_name`."""
         return _client(self.inference_base_url, self.inference_api_key)
 
+    @refusing(OF_REGISTRATION)
     async def register(self, backend: Backend) -> None:
         """Have `log` write into the data directory of a backend, which does not serve this model.
 
@@ -217,6 +220,7 @@ class TrainableModel(Model[Config]):
 
     trainable = True
 
+    @refusing(OF_A_MODEL)
     def __init__(
         self, name: str, base_model: str | Path, *, project: str | None = None, config: Config | None = None
     ) -> None:
@@ -236,6 +240,7 @@ class TrainableModel(Model[Config]):
         self._require_registered()
         return _client(self.inference_base_url, self.inference_api_key or api_key())
 
+    @refusing(OF_REGISTRATION)
     async def register(self, backend: Backend) -> None:
         """Have a backend serve and train this model.
 
@@ -247,6 +252,7 @@ class TrainableModel(Model[Config]):
         """
         await backend.register(self)
 
+    @refusing(OF_TRAINING)
     async def train(
         self, groups: Sequence[TrajectoryGroup], config: TrainConfig | None = None, **settings: Any
     ) -> list[TrainedStep]:

@@ -19,6 +19,7 @@ from typing import Any
 from arttrace.capture.api import flush
 from arttrace.formats.datasets.chat import openai_form
 from arttrace.loop.blocks import RunBlock
+from arttrace.loop.processes.art_arguments import OF_A_TRAJECTORY, made_without
 from arttrace.records.call import Call
 from arttrace.records.message import REASONING
 from arttrace.records.reward import Reward, reward_clock
@@ -57,6 +58,7 @@ class History:
         return [_message(one) for one in self.messages_and_choices]
 
 
+@made_without(OF_A_TRAJECTORY)
 @dataclass
 class Trajectory(History):
     """One run of an agent. Return it from a rollout: `gather_trajectory_groups` gives the captured run its reward.

@@ -70,7 +70,7 @@ def documented(value: Any) -> str:
 def arguments(value: Any) -> list[str]:
     """The names of what is passed in."""
     if inspect.isclass(value):
-        init = vars(value).get("__init__")
+        init = inspect.unwrap(vars(value).get("__init__", object.__init__))
         if not isinstance(init, FunctionType) or init.__code__.co_filename == "<string>":
             return []  # a record: its fields have names and types, and say in place what these leave open
         value = init
@@ -80,7 +80,7 @@ def arguments(value: Any) -> list[str]:
 def raised(value: Any) -> set[str]:
     """The exceptions that its own body raises by name."""
     if inspect.isclass(value):
-        value = vars(value).get("__init__")
+        value = inspect.unwrap(vars(value).get("__init__", object.__init__))
     if not isinstance(value, FunctionType) or value.__code__.co_filename == "<string>":  # a dataclass makes its own
         return set()
     tree = ast.parse(textwrap.dedent(inspect.getsource(value)))

@@ -13,12 +13,12 @@ from backend_commands import rewarded
 
 import arttrace
 import arttrace.loop as art
-from arttrace.loop.processes.art_names import _NOT_HERE, own_settings
+from arttrace.loop.processes.art_names import _NOT_HERE, own_settings, settings_of_imitation
 from arttrace.loop.processes.trainer_process import TrainerProcess
 from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
-from trainer.commands.train.settings import _READ_BY, METHODS, parse_settings
+from trainer.commands.train.settings import _READ_BY, METHODS, parse_settings, require_for_batches
 
 ALL_AS_ART_HAS_THEM: dict[str, Any] = {
     "learning_rate": 5e-6,
@@ -97,7 +97,10 @@ def test_a_setting_of_art_is_the_option_of_its_meaning(given: dict[str, Any], ow
         ({"kl_penalty_reference_step": 3}, "no kl_penalty_reference_step here", "kl_reference="),
         ({"packed_sequence_length": 4096}, "no packed_sequence_length here", "micro_batch_tokens="),
         ({"save_checkpoint": False}, "no save_checkpoint here", "delete_checkpoints"),
-        ({"adam_params": {"beta1": 0.9}}, "no adam_params here", "max_grad_norm"),
+        ({"adam_params": {"beta1": 0.9}}, "no adam_params here", "adam_betas="),
+        ({"normalize_by_length": False}, "no normalize_by_length here", "loss='dr_grpo'"),
+        ({"ppo": True}, "no ppo here", "loss_fn='ppo'"),
+        ({"optimizer_save_interval": 1, "method": "sft"}, "no optimizer_save_interval here", "keep_states="),
         ({"_config": {"advantage_balance": 0.5}}, "no _config here", "advantages='std'"),
         ({"_config": {"max_length": 9}, "method": "sft"}, "no _config here", "train --method sft`: max_length=4096."),
         ({"_config": {"max_length": 9}, "method": "dpo"}, "no _config here", "train --method dpo`: max_length=4096."),
@@ -135,6 +138,69 @@ def test_a_config_has_both_names_of_the_weight() -> None:
         art.TrainConfig(grad_accumulation_sequences=2)
     with pytest.raises(TrainingError, match="kl_weight is passed twice"):
         art.TrainConfig(beta=0.1, kl_penalty_coef=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"learning_rate": 1e-4}, "config=TrainSFTConfig(learning_rate=...)"),
+        ({"batch_size": 4}, "config=TrainSFTConfig(batch_size=...)"),
+        ({"assistant_turns": "last"}, "config=TrainSFTConfig(assistant_turns=...)"),
+        ({"warmup_steps": 3}, "create_lr_schedule"),
+        ({"peak_lr": 1e-4}, "create_lr_schedule"),
+        ({"epochs": 2}, "train_sft_from_file(epochs=2)"),
+        ({"min_reward": 0.5}, "that are to be imitated"),
+        ({"loss_fn": "cispo"}, "imitation has one loss"),
+        ({"adam_params": {"beta1": 0.9}}, "adam_betas="),
+    ],
+)
+def test_what_train_sft_is_told_elsewhere_is_refused_with_where(given: dict[str, Any], remedy: str) -> None:
+    """It said that batches say it, and no loop has batches."""
+    with pytest.raises(TrainingError, match=next(iter(given))) as refused:
+        settings_of_imitation(given)
+    assert remedy in str(refused.value.hint)
+
+
+def test_settings_of_imitation_that_ask_for_nothing_or_are_its_own_are_taken() -> None:
+    given = {
+        "epochs": 1,
+        "again": False,
+        "warmup_steps": 0,
+        "learning_rate": None,
+        "verbose": True,
+        "adam_params": None,
+    }
+    own = settings_of_imitation({**given, "lora_rank": 8, "adam_betas": (0.9, 0.95)})
+    assert own == {"method": "sft", "lora_rank": 8, "adam_betas": (0.9, 0.95)}
+    require_for_batches(parse_settings(own))
+
+
+@pytest.mark.parametrize(
+    ("called", "given", "remedy"),
+    [
+        (art.TrainConfig, {"adam_params": None}, "model.train(groups, loss_fn='ppo')"),
+        (art.TrainConfig, {"kl_penalty_source": "sample"}, "those of `arttrace train`"),
+        (art.TrainSFTConfig, {"custom_lr_schedule": [1e-4]}, "learning_rate=create_lr_schedule(steps, peak_lr)"),
+        (art.TrainSFTConfig, {"adam_params": {}}, "adam_betas=(0.9, 0.95)"),
+        (art.Model, {"entity": "team"}, "WANDB_ENTITY"),
+        (art.TrainableModel, {"_internal_config": {}}, "pass options to `arttrace serve`"),
+        (art.TrainableModel, {"base_path": ".art"}, "LocalBackend(path=...)"),
+        (art.TrainableModel.register, {"_openai_client_config": {}}, "`arttrace serve`"),
+        (art.TrainableModel.train, {"trajectory_groups": []}, "model.train(groups)"),
+        (art.LocalBackend, {"in_process": True}, "processes of their own"),
+        (art.gather_trajectories, {"pbar_total_completion_tokens": True}, "arttrace stats"),
+        (art.gather_trajectory_groups, {"max_metrics": 3}, "arttrace stats"),
+        (art.TrajectoryGroup, {"trajectories": []}, "by place"),
+        (art.Trajectory, {"start_time": None}, "when the trajectory is made"),
+    ],
+)
+def test_an_argument_that_arts_has_alone_is_refused_with_what_to_do(
+    called: Any, given: dict[str, Any], remedy: str
+) -> None:
+    [name] = given
+    with pytest.raises(TypeError, match=f"{called.__qualname__}.* has no argument '{name}'") as refused:
+        called(**given)
+    assert remedy in str(refused.value)
 
 
 async def test_what_is_trained_is_a_list_of_steps_and_what_art_reads_of_it(

@@ -23,6 +23,7 @@ from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.gathering.members import group_list, opened, require_own
 from arttrace.loop.gathering.outcome import require_outcome, warn_of_what_is_missing
 from arttrace.loop.gathering.progress import GatherProgress
+from arttrace.loop.processes.art_arguments import OF_A_GATHER, refusing
 from arttrace.loop.recorded.directories import by_directory
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.records.trajectory import Trajectory
@@ -32,6 +33,7 @@ from arttrace.system.errors import ArttraceError
 _log = logging.getLogger("arttrace.loop")
 
 
+@refusing(OF_A_GATHER)
 async def gather_trajectories(
     rollouts: Iterable[Awaitable[Any]],
     *,
@@ -70,6 +72,7 @@ AfterEach = Callable[[TrajectoryGroup], Kept | Awaitable[Kept]]
 """Called with each group as soon as it is gathered; what it returns replaces the group, None leaves the group out."""
 
 
+@refusing(OF_A_GATHER)
 async def gather_trajectory_groups(
     groups: Iterable[TrajectoryGroup],
     *,

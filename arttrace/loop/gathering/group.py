@@ -9,6 +9,7 @@ from arttrace.capture.api import flush
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.members import close_rollout, require_member
 from arttrace.loop.gathering.outcome import in_words, tell_of_two_rewards
+from arttrace.loop.processes.art_arguments import OF_A_GROUP, refusing
 from arttrace.loop.recorded.directories import by_directory, captured_runs, directories_of
 from arttrace.loop.recorded.scores import append_scores
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
@@ -44,6 +45,7 @@ class TrajectoryGroup:
     `len` counts the rollouts.
     """
 
+    @refusing(OF_A_GROUP)
     def __init__(
         self,
         rollouts: Iterable[Awaitable[Any] | BuiltTrajectory | Exception],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, TypeVar, get_args
 
+from arttrace.loop.processes.art_arguments import OF_A_CONFIG, OF_AN_SFT_CONFIG, made_without
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import ArttraceError, TrainingError
 
@@ -22,30 +23,57 @@ _SAME = {
 _AS_MANY_AS_FIT = "Pass micro_batch_tokens=; by default as many as the memory has room for."
 _NOT_HERE: dict[str, tuple[Any, str]] = {
     "_config": (None, "Pass its keys by themselves, under the names of `arttrace train`: advantages='std'."),
-    "adam_params": (None, "AdamW has learning_rate, warmup_steps, decay and max_grad_norm here."),
+    "adam_params": (None, "Pass its values by themselves: adam_betas=(0.9, 0.95), adam_epsilon=, weight_decay=."),
     "advantage_balance": (0.0, "Choose how rewards are scaled: advantages='none', 'std', 'batch' or 'rloo'."),
     "allow_training_without_logprobs": (False, "Runs of other models are trained on by method='sft' or 'dpo'."),
+    "final_training_step": (None, "End the loop once model.get_step() is there."),
     "grad_accumulation_sequences": (None, "Pass minibatches=, the number of optimizer steps of each pass."),
     "kimi_k2_tau": (None, "Pass kl_weight=, which holds the policy near its reference."),
+    "kl_penalty_source": ("current_learner", "Leave it out: the KL term is of the policy as it is trained."),
     "kl_penalty_reference_step": (None, "Pass kl_reference=, the directory of that version's adapter (step.adapter)."),
     "logprob_calculation_chunk_size": (1024, _AS_MANY_AS_FIT),
     "loss_fn_config": (None, "Pass its keys by themselves, under the names of `arttrace train`: epsilon_low=0.2."),
     "mask_prob_ratio": (False, "Pass importance='token_mask' with importance_clip_max=."),
+    **dict.fromkeys(
+        ("moe_routing_replay_bundle", "moe_routing_replay_path"),
+        (None, "Leave it out: which experts the engine chose is not replayed."),
+    ),
+    "normalize_by_length": (True, "Pass loss='dr_grpo', which divides by dr_grpo_length=."),
     "num_trajectories_learning_rate_multiplier_power": (0.0, "Pass the learning_rate= of each call."),
+    "optimizer_save_interval": (5, "Pass keep_states=, the number of newest versions that keep the optimizer's state."),
     "packed_sequence_length": (None, _AS_MANY_AS_FIT),
     "plot_tensors": (False, "`arttrace show ID --tokens` prints what is trained on."),
+    "ppo": (False, "Pass loss_fn='ppo'."),
     "precalculate_logprobs": (False, "Pass importance='token_truncate', which takes those of the newest version."),
     "save_checkpoint": (True, "Every step is a version; model.delete_checkpoints() removes old ones."),
     "scale_learning_rate_by_reward_std_dev": (False, "Pass the learning_rate= of each call."),
+    "top_k_entropy": (0, "Leave it out: the entropy of all tokens is among a step's numbers."),
 }
 """What has no counterpart: the value by which ART does without it, and what does the like here, for GRPO at least."""
 _LIKE_IT_IN_ANY_METHOD = frozenset(
     {
         *("adam_params", "allow_training_without_logprobs", "num_trajectories_learning_rate_multiplier_power"),
-        *("plot_tensors", "save_checkpoint", "scale_learning_rate_by_reward_std_dev"),
+        *("final_training_step", "optimizer_save_interval", "plot_tensors", "save_checkpoint"),
+        *("scale_learning_rate_by_reward_std_dev",),
     }
 )
 """Those of them for which SFT and DPO have what is named there too."""
+_A_RATE_EACH = "Pass a rate for each step: config=TrainSFTConfig(create_lr_schedule(steps, peak_lr))."
+_AS_OFTEN = "Pass the trajectories as often as they are to be imitated, or a file: train_sft_from_file(epochs=2)."
+_WHICH = "Pass the trajectories that are to be imitated: they are, whatever their rewards."
+_NOT_OF_IMITATION: dict[str, tuple[Any, str]] = {
+    **{
+        name: (None, f"Pass it in the config: config=TrainSFTConfig({name}=...).")
+        for name in ("assistant_turns", "batch_size", "learning_rate")
+    },
+    **dict.fromkeys(("custom_lr_schedule", "decay", "peak_lr", "schedule_type", "warmup_ratio"), (None, _A_RATE_EACH)),
+    "warmup_steps": (0, _A_RATE_EACH),
+    **dict.fromkeys(("epochs", "num_epochs"), (1, _AS_OFTEN)),
+    "again": (False, _WHICH),
+    "min_reward": (None, _WHICH),
+    **dict.fromkeys(("loss", "loss_fn"), (None, "Leave it out: imitation has one loss.")),
+}
+"""What `train_sft` takes elsewhere than among its settings: the value that asks for nothing, and where."""
 _OF_KEYS = frozenset({"_config", "loss_fn_config"})
 _STATE = "missing: keep what a loop remembers in a file; iterate_dataset goes on at initial_step=model.get_step()"
 _OF_MODELS = {
@@ -67,6 +95,7 @@ _PPO_CLIP = 0.2
 """What ART's ppo clips its ratio by, on either side, where nothing is passed."""
 
 
+@made_without(OF_A_CONFIG)
 @dataclass(frozen=True)
 class TrainConfig:
     """Settings of a step, by the names that ART's programs use; None leaves the default of `arttrace train`.
@@ -99,6 +128,7 @@ class TrainConfig:
 AssistantTurns = Literal["all", "last"]
 
 
+@made_without(OF_AN_SFT_CONFIG)
 @dataclass(frozen=True)
 class TrainSFTConfig:
     """How `train_sft` shares trajectories out over optimizer steps, by the names that ART's programs use.
@@ -194,6 +224,23 @@ def own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in sorted(translated.keys() & own.keys()):
         raise TrainingError(f"{name} is passed twice, by ART's name for it too", "Pass one of them.")
     return {**own, **translated}
+
+
+def settings_of_imitation(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `train_sft` as options of `arttrace train --method sft`.
+
+    Args:
+        given: Settings by either name.
+
+    Raises:
+        TrainingError: One is said elsewhere, by the config or by the trajectories that are passed, or as by
+            `own_settings`.
+    """
+    for name, (nothing, remedy) in _NOT_OF_IMITATION.items():
+        if given.get(name) not in (None, nothing):
+            raise TrainingError(f"{name} is no setting of train_sft", remedy)
+    asked = {name: value for name, value in given.items() if name not in _NOT_OF_IMITATION}
+    return own_settings({"method": "sft", **asked})
 
 
 _OF_ART = {

@@ -11,7 +11,7 @@ from arttrace.capture.export.lifecycle import recorder
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.imitation.examples import take_examples
 from arttrace.loop.model import TrainableModel
-from arttrace.loop.processes.art_names import TrainSFTConfig, either, own_settings
+from arttrace.loop.processes.art_names import TrainSFTConfig, either, own_settings, settings_of_imitation
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedSteps
 from arttrace.loop.remote.connection import ServerConnection, ServerStatus
 from arttrace.loop.remote.submission import submit, upload_captured
@@ -147,7 +147,7 @@ class ServerBackend:
                 failed.
             ServingError: The server does not answer.
         """
-        settings = own_settings({"method": "sft", **settings})
+        settings = settings_of_imitation(settings)
         found = await take_examples(trajectories, config or TrainSFTConfig(), self._upload)
         await upload_captured(self._connection, found.captured)
         try:

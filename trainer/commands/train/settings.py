@@ -80,7 +80,10 @@ def parse_settings(given: dict[str, Any]) -> TrainSettings:
     if settings.method not in METHODS:
         raise TrainingError(f"There is no method {settings.method!r}.", "Use grpo, sft or dpo.")
     for name, methods in not_read(settings):
-        raise TrainingError(f"{name} is a setting of {' and '.join(methods)}, and does nothing for {settings.method}.")
+        raise TrainingError(
+            f"{name} is a setting of {' and '.join(methods)}, and does nothing for {settings.method}.",
+            "Leave it out, or train by a method that reads it.",
+        )
     if not settings.std_floor > 0:
         raise TrainingError(f"std_floor must be above 0, not {settings.std_floor}.")
     for name, least in _LEAST.items():
@@ -99,7 +102,7 @@ def require_for_batches(settings: TrainSettings) -> None:
         if _value(settings, name) != _value(usual, name):
             raise TrainingError(
                 f"{name} does nothing where batches are given.",
-                "What is learned, how often and at which rates is said by the batches.",
+                "Leave it out: each batch has its runs and its learning rate.",
             )
 
 
