@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -15,8 +14,9 @@ import click
 from arttrace.commands.shared.progress import CountedProgress, say
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
-from trainer.commands.train.report import print_hint, print_uses, require_base_model, uses_document
-from trainer.commands.train.sampled.steps import tell, train_steps
+from trainer.commands.train.report import require_base_model
+from trainer.commands.train.sampled.plan import SampledPlan
+from trainer.commands.train.sampled.steps import print_skip, tell, train_steps, waiting_shares
 from trainer.grpo.batch import TrainingBatch
 from trainer.grpo.distill.kept import KeptShare, KeptShares
 from trainer.grpo.distill.runs import (
@@ -30,11 +30,9 @@ from trainer.grpo.distill.runs import (
     within_reach,
 )
 from trainer.grpo.distill.teacher import TeacherModel, open_teacher, require_same_tokens
-from trainer.grpo.shares import share_out
 from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
 from trainer.learner import LearnerConfig, make_learner
 from trainer.policies.checkpoints import Checkpoints
-from trainer.policies.refused_runs import refused_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.engines import engines_asleep
 from trainer.step.left_out import left_out_lines
@@ -73,10 +71,8 @@ def train_distill(
     memory to itself. One step's runs at a time are in memory, the others on disk. Raises TrainingError, and SystemExit
     with code 130 if a signal stopped it before the last step.
     """
-    print_uses(checkpoints)
-    refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
-    choice = choose_runs(store, checkpoints, max_staleness, refused)
-    shares, fewer = share_out(choice.groups, steps, max_staleness)
+    bound = learner.logprob_bound
+    choice, shares, fewer = waiting_shares(store, checkpoints, bound, choose_runs, steps, max_staleness)
     with KeptShares(checkpoints.directory) as kept, ExitStack() as opened:
         sampled, waiting = Sampled(), []
         for share in shares:
@@ -112,6 +108,8 @@ def train_distill(
             say=say,
         )
 
+        skipped = partial(print_skip, _SKIPPED, as_json=as_json)
+
         def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
             """That of each share in its turn, by then the runs are a step older; the first counts what was left out."""
             left_out = choice.left_out
@@ -125,7 +123,7 @@ def train_distill(
                 yield made, clock
                 del made
 
-        train_steps(trainer, batches(), len(rated), reporting=reporting, skipped=_print_skip, as_json=as_json)
+        train_steps(trainer, batches(), len(rated), reporting=reporting, skipped=skipped, as_json=as_json)
 
 
 def _rated(waiting: Sequence[KeptShare], teacher: TeacherModel, kept: KeptShares) -> list[KeptShare]:
@@ -167,10 +165,6 @@ def _reasons(lost: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {why}" for why, count in lost.items())
 
 
-def _print_skip(as_json: bool) -> None:
-    click.echo(json.dumps({"skipped": _SKIPPED}) if as_json else f"skipped: {_SKIPPED}")
-
-
 def print_distillation(
     store: AnyStore,
     checkpoints: Checkpoints,
@@ -184,10 +178,8 @@ def print_distillation(
 ) -> None:
     """Print what would be trained on and what not, with the reasons. The teacher is found and its tokens compared, and
     is not asked to rate."""
-    print_uses(checkpoints)
-    refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
-    choice = choose_runs(store, checkpoints, max_staleness, refused)
-    shares, fewer = share_out(choice.groups, steps, max_staleness)
+    bound = learner.logprob_bound
+    choice, shares, fewer = waiting_shares(store, checkpoints, bound, choose_runs, steps, max_staleness)
     base_model = require_base_model(base_model)
     sampled, within, lost, made = Sampled(), Sampled(), Counter[str](), 0
     with closing(open_teacher(names.teacher, names.model, learner, weights=False)) as teacher:
@@ -200,26 +192,15 @@ def print_distillation(
             made += any(run.tokens for run in reached)
             del runs, reached
         require_same_tokens(teacher, base_model, sampled.token_ids)
-    if fewer:
-        click.echo(fewer, err=True)
-    if as_json:
-        plan = {
-            "policy": checkpoints.policy,
-            "method": METHOD,
-            "teacher": teacher.name,
-            "steps": made,
-            "trajectories": within.taught,
-            "tokens_captured": sampled.captured_tokens,
-            "tokens_trained": within.tokens,
-            "trajectories_left_out": choice.left_out,
-            "calls_quarantined": sampled.quarantined,
-            "already_trained_on": uses_document(checkpoints),
-        }
-        click.echo(json.dumps(plan))
-        return
-    trajectories = quantity(within.taught, "trajectory")
-    click.echo(f"{checkpoints.policy} would be distilled from {teacher.name} on {trajectories}.")
-    click.echo(f"  {within.tokens} of {sampled.captured_tokens} sampled tokens would be trained.")
-    for line in (*left_out_lines(choice.left_out, calls=sampled.quarantined), *_unrated_lines(lost)):
-        click.echo(f"  {line}")
-    print_hint(lambda: require_sampled(sampled, choice.left_out))
+    plan = SampledPlan(
+        made, within.taught, sampled.captured_tokens, within.tokens, choice.left_out, sampled.quarantined
+    )
+    plan.show(
+        checkpoints,
+        f"would be distilled from {teacher.name} on {quantity(plan.trajectories, 'trajectory')}",
+        {"method": METHOD, "teacher": teacher.name},
+        last=_unrated_lines(lost),
+        fewer=fewer,
+        check=lambda: require_sampled(sampled, choice.left_out),
+        as_json=as_json,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -13,17 +13,17 @@ import click
 from arttrace.commands.shared.progress import say
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
-from trainer.commands.train.report import print_hint, print_uses, require_base_model, uses_document
-from trainer.commands.train.sampled.steps import tell, train_steps
+from trainer.commands.train.report import require_base_model
+from trainer.commands.train.sampled.plan import SampledPlan
+from trainer.commands.train.sampled.steps import print_skip, tell, train_steps, waiting_shares
 from trainer.grpo.advantages import Scale
 from trainer.grpo.batch import TrainingBatch, make_batch
-from trainer.grpo.shares import build, choose_groups, share_out
+from trainer.grpo.shares import build, choose_groups
 from trainer.grpo.trainer import PolicyTrainer, require_trainable
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import teaches
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.made_here import made_here
-from trainer.policies.refused_runs import refused_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
@@ -51,10 +51,10 @@ def train_grpo(
 ) -> None:
     """Share the groups out evenly over at most `steps` steps, and train them. Raises TrainingError, and SystemExit with
     code 130 if a signal stopped it before the last step."""
-    print_uses(checkpoints)
-    refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
-    choice = choose_groups(store, checkpoints, max_staleness, refused)
-    shares, fewer = share_out(choice.groups, steps, max_staleness)
+    bound = learner.logprob_bound
+    choice, shares, fewer = waiting_shares(store, checkpoints, bound, choose_groups, steps, max_staleness)
+
+    skipped = partial(print_skip, _SKIPPED, _SKIPPED_HINT, as_json=as_json)
 
     def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
         """That of each share in its turn, and says what is left out of it; the first can be trained on."""
@@ -92,7 +92,7 @@ def train_grpo(
     while not teaches(batch.samples, learner):
         ready.append(None if batch.samples else (batch, clock))
         if len(ready) == len(shares):
-            print_skip(as_json)
+            skipped()
             return
         batch, clock = next(coming)
     ready.append((batch, clock))
@@ -112,12 +112,7 @@ def train_grpo(
         keep_states=keep_states,
         say=say,
     )
-    train_steps(trainer, chain(ready, coming), len(shares), reporting=reporting, skipped=print_skip, as_json=as_json)
-
-
-def print_skip(as_json: bool) -> None:
-    """Print that there is nothing to learn, and why."""
-    click.echo(json.dumps({"skipped": _SKIPPED}) if as_json else f"skipped: {_SKIPPED}\n{_SKIPPED_HINT}")
+    train_steps(trainer, chain(ready, coming), len(shares), reporting=reporting, skipped=skipped, as_json=as_json)
 
 
 def print_plan(
@@ -131,9 +126,8 @@ def print_plan(
     as_json: bool,
 ) -> None:
     """Print what would be trained on and what not, with the reasons."""
-    print_uses(checkpoints)
-    refused = refused_runs(checkpoints.directory, learner.logprob_bound, say)
-    choice = choose_groups(store, checkpoints, max_staleness, refused)
+    bound = learner.logprob_bound
+    choice, shares, fewer = waiting_shares(store, checkpoints, bound, choose_groups, steps, max_staleness)
     batch = make_batch(
         build(store, choice.groups),
         policy=checkpoints.policy,
@@ -143,29 +137,17 @@ def print_plan(
         made=made_here(checkpoints),
     )
     left_out = batch.left_out | choice.left_out
-    shares, fewer = share_out(choice.groups, steps, max_staleness)
-    plan = {
-        "policy": checkpoints.policy,
-        "steps": len(shares),
-        "groups": len(batch.rewards),
-        "groups_with_equal_rewards": batch.equal_groups,
-        "trajectories": len(batch.samples),
-        "tokens_captured": batch.captured_tokens,
-        "tokens_trained": batch.trained_tokens,
-        "trajectories_left_out": left_out,
-        "calls_quarantined": batch.quarantined,
-        "already_trained_on": uses_document(checkpoints),
-    }
-    if fewer:
-        click.echo(fewer, err=True)
-    if as_json:
-        click.echo(json.dumps(plan))
-        return
-    trajectories, groups = quantity(len(batch.samples), "trajectory"), quantity(len(batch.rewards), "group")
-    click.echo(f"{checkpoints.policy} would be trained on {trajectories} in {groups}.")
-    if batch.equal_groups:
-        click.echo(f"  {batch.equal_groups} of the groups have equal rewards and teach nothing.")
-    click.echo(f"  {batch.trained_tokens} of {batch.captured_tokens} sampled tokens would be trained.")
-    for line in left_out_lines(left_out, calls=batch.quarantined):
-        click.echo(f"  {line}")
-    print_hint(lambda: require_trainable(dataclasses.replace(batch, left_out=left_out)))
+    groups = quantity(len(batch.rewards), "group")
+    plan = SampledPlan(
+        len(shares), len(batch.samples), batch.captured_tokens, batch.trained_tokens, left_out, batch.quarantined
+    )
+    equal = f"{batch.equal_groups} of the groups have equal rewards and teach nothing."
+    plan.show(
+        checkpoints,
+        f"would be trained on {quantity(plan.trajectories, 'trajectory')} in {groups}",
+        {"groups": len(batch.rewards), "groups_with_equal_rewards": batch.equal_groups},
+        first=[equal] if batch.equal_groups else [],
+        fewer=fewer,
+        check=lambda: require_trainable(dataclasses.replace(batch, left_out=left_out)),
+        as_json=as_json,
+    )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import click
 
 from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.values.units import quantity
-from trainer.commands.train.report import print_step
+from arttrace.store import AnyStore
+from trainer.commands.train.report import print_step, print_uses
 from trainer.grpo.batch import TrainingBatch
+from trainer.grpo.selection import Chosen, Selection
+from trainer.grpo.shares import share_out
 from trainer.grpo.trainer import PolicyTrainer
+from trainer.policies.checkpoints import Checkpoints
+from trainer.policies.refused_runs import refused_runs
 from trainer.step.phases import Clock
 from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
@@ -23,16 +29,37 @@ Due = tuple[TrainingBatch, Clock] | None
 """A batch and the clock of its step; None where there is nothing to learn."""
 
 
+def waiting_shares(
+    store: AnyStore,
+    checkpoints: Checkpoints,
+    bound: float,
+    choose: Callable[[AnyStore, Checkpoints, int | None, Collection[str]], Selection],
+    steps: int,
+    max_staleness: int | None,
+) -> tuple[Selection, list[Sequence[Chosen]], str]:
+    """Say what the policy was trained on already, `choose` of what waits, without the runs that a step was refused for
+    within the `bound` (nats), and share it out evenly over at most `steps` steps; with why they are fewer."""
+    print_uses(checkpoints)
+    refused = refused_runs(checkpoints.directory, bound, say)
+    choice = choose(store, checkpoints, max_staleness, refused)
+    return choice, *share_out(choice.groups, steps, max_staleness)
+
+
+def print_skip(why: str, hint: str = "", *, as_json: bool) -> None:
+    """Print that a step was skipped as there is nothing to learn, why, and what to do."""
+    click.echo(json.dumps({"skipped": why}) if as_json else "\n".join(filter(None, (f"skipped: {why}", hint))))
+
+
 def train_steps(
     trainer: PolicyTrainer,
     batches: Iterator[Due],
     steps: int,
     *,
     reporting: Reporting,
-    skipped: Callable[[bool], None],
+    skipped: Callable[[], None],
     as_json: bool,
 ) -> None:
-    """Go on from the newest version by so many steps, print each version, or what `skipped` prints where there was
+    """Go on from the newest version by so many steps, print each version, or have `skipped` print that there was
     nothing to learn. A batch is asked for in its turn. Raises TrainingError, and SystemExit with code 130 if a signal
     stopped it before the last step."""
     stop = threading.Event()
@@ -49,7 +76,7 @@ def train_steps(
             due = next(batches)
             done = trainer.train_on(*due) if due else None
             if done is None:
-                skipped(as_json)
+                skipped()
             else:
                 print_step(done, as_json=as_json)
                 reporting.catch_up()
