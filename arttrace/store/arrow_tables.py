@@ -33,6 +33,23 @@ def arrow_table(columns: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
     return table
 
 
+def checked_column(type: str, values: Sequence[Any]) -> list[Any]:
+    """The values of a column of such a table as DuckDB takes them for parameters. Raises what `arrow_table` raises."""
+    if number := _NUMBERS.get(type):
+        array(number[0], [0 if value is None else value for value in values])
+        return list(values)
+    if type == "BIGINT[]":
+        return [None if value is None else checked_column("BIGINT", value) for value in values]
+    return [None if value is None else _checked_text(type, value) for value in values]
+
+
+def _checked_text(type: str, value: Any) -> str | bytes:
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(f"{value!r} is no text")
+    written = value.encode() if isinstance(value, str) else value
+    return written if type == "BLOB" else written.decode()
+
+
 @cache
 def _arrow() -> Any:
     with signals_after_imports(takes_long=False):

@@ -1,7 +1,9 @@
-"""The tables from which DuckDB inserts: every value comes out as it went in, and pandas is not needed for it."""
+"""The rows that DuckDB inserts, as tables or as parameters: every value comes out as it went in, pandas is not needed,
+and few rows need neither Arrow nor numpy."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import duckdb
 import pytest
 
 from arttrace.store.arrow_tables import arrow_table
+from arttrace.store.ingest.given_rows import GivenRows
 
 VALUES: dict[str, list[Any]] = {
     "VARCHAR": ["a", None, "", "ü\0漢🙂", "x" * 70_000],
@@ -63,11 +66,16 @@ def test_text_may_be_encoded_already() -> None:
         ("VARCHAR", 0),
         ("BLOB", False),
         ("BIGINT[]", 0),
+        ("BIGINT", 1.5),
+        ("DOUBLE", "1"),
+        ("BIGINT[]", [2**63]),
     ],
 )
 def test_what_a_column_does_not_hold_is_refused(type: str, value: Any) -> None:
     with pytest.raises((OverflowError, TypeError, ValueError)):
         arrow_table({"a": (type, [value])})
+    with duckdb.connect() as connection, pytest.raises((OverflowError, TypeError, ValueError)):
+        GivenRows().query(connection, "SELECT * FROM {given}", {"a": (type, [value])})
 
 
 def test_a_process_that_writes_loads_no_pandas(tmp_path: Path) -> None:
@@ -76,3 +84,44 @@ def test_a_process_that_writes_loads_no_pandas(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITES, str(tmp_path / "data"), *paths]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("before", [0, 500], ids=["parameters", "arrow"])
+@pytest.mark.parametrize("length", [1, 5, 9])
+def test_rows_that_are_given_come_out_as_they_went_in(length: int, before: int) -> None:
+    columns = {f"a {type}": (type, (values * 2)[:length]) for type, values in VALUES.items()}
+    with duckdb.connect() as connection:
+        given = GivenRows()
+        if before:
+            given.query(connection, "SELECT count(*) FROM {given}", {"n": ("BIGINT", range(before))})
+        found = given.query(connection, "SELECT * FROM {given}", columns)
+    assert found == list(zip(*(values for _, values in columns.values()), strict=True))
+    assert [*map(type, found[0])] == [*map(type, next(zip(*(values for _, values in columns.values()), strict=True)))]
+
+
+def test_text_that_is_given_may_be_encoded_already() -> None:
+    with duckdb.connect() as connection:
+        found = GivenRows().query(
+            connection, "SELECT * FROM {given}", {"a": ("VARCHAR", ["ü".encode(), None, b"", "b"])}
+        )
+    assert found == [("ü",), (None,), ("",), ("b",)]
+
+
+IMPORTS = """
+import sys
+from arttrace.commands import cli
+cli(["import", *sys.argv[1:]], standalone_mode=False)
+print([name for name in ("numpy", "pandas", "pyarrow") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(("runs", "loaded"), [(1, []), (400, ["numpy", "pyarrow"])])
+def test_a_small_import_loads_neither_arrow_nor_numpy(runs: int, loaded: list[str], tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    file = tmp_path / "runs.jsonl"
+    file.write_text("\n".join(json.dumps({"messages": said, "reward": n}) for n in range(runs)))
+    for _ in range(2):  # the second time nothing is new
+        command = [sys.executable, "-c", IMPORTS, str(file), "--dir", str(tmp_path / "data")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == str(loaded)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 
 from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.store.file import connect as connect_module
+from arttrace.store.ingest import given_rows
 from arttrace.store.ingest.writer import Writer
 from arttrace.system.paths import DataDir
 
@@ -76,17 +76,14 @@ def test_it_is_ctrl_c_and_the_next_use_stores_all(
 
 def test_while_duckdb_reads_what_it_is_given(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It raises InvalidInputException, as for a record that no store can hold."""
-    real = Writer._with
 
     class Pressed:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             raise KeyboardInterrupt
 
-    def reading(self: Writer, query: str, given: pa.Table) -> Any:
-        return real(self, query, Pressed())  # type: ignore[arg-type]
-
     with monkeypatch.context() as patch:
-        patch.setattr(Writer, "_with", reading)
+        patch.setattr(given_rows, "arrow_table", lambda columns: Pressed())
+        patch.setattr(store._file.writer._given, "_left", 0)
         with pytest.raises(KeyboardInterrupt):
             store.append([reward(1)])
     store.append([reward(2)])

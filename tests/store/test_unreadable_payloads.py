@@ -212,7 +212,8 @@ def test_a_frame_that_its_writer_did_not_finish_was_acknowledged_to_nobody(data:
 def test_what_a_library_that_is_not_there_would_read_or_store_stays_for_when_it_is(data: DataDir, library: str) -> None:
     """It is loaded with the first that needs it, amid the reading."""
     spool(data, *AS_OTLP)
-    program = f"import sys; sys.modules[{library!r}] = None; from arttrace.commands import main; main()"
+    many = "from arttrace.store.ingest import given_rows; given_rows.FEW = 0"  # of few rows Arrow is not needed
+    program = f"import sys; sys.modules[{library!r}] = None; {many}; from arttrace.commands import main; main()"
     words = [sys.executable, "-c", program, "ls", "--dir", str(data.root)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     said = f"Error: `arttrace ls` needs the package {library}: pip install 'arttrace[store]'\n"

@@ -11,7 +11,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import msgspec
@@ -23,7 +23,7 @@ from arttrace.records.policy import PolicyStep
 from arttrace.records.record import PlainRecord
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from arttrace.store.arrow_tables import arrow_table
+from arttrace.store.ingest.given_rows import GivenRows
 from arttrace.store.rows import span_membership, tables, trace_links
 from arttrace.store.rows.columns import rows_by_table
 from arttrace.store.rows.encode import EncodedRecord, EncodedSpan
@@ -31,11 +31,8 @@ from arttrace.store.rows.prefixes import RecentInputs, extension, split
 from arttrace.store.rows.summary import SUMMARY_VERSION, Summarised
 from arttrace.store.rows.tables import OPERATION, SPAN_ID, START, TRAJECTORY_ID, Row, Table
 from arttrace.store.rows.views import INFERRED_TOOLS, READ_MESSAGES
-from arttrace.store.transactions import registered, transaction
+from arttrace.store.transactions import transaction
 from arttrace.trajectories.identity.reward_membership import before_colons
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _KNOWN_TEXTS = 100_000
 _TOKEN_TAIL = 4  # the last four characters of base64 may change when more follows
@@ -62,6 +59,7 @@ class Writer:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
+        self._given = GivenRows()
         self._texts: OrderedDict[bytes, int] | None = None
         self._uncommitted: list[bytes] = []
         self._recent, self._recent_tokens = RecentInputs(1), RecentInputs(_TOKEN_TAIL)
@@ -115,7 +113,7 @@ class Writer:
             WHERE start_ns BETWEEN {first} AND {last} AND content_hash IN (SELECT item FROM {{given}})"""
         starts = [one.columns[START] for one in spans]
         query = query.format(first=min(starts), last=max(starts))
-        known = self._with(query, arrow_table({"item": ("BIGINT", [key[0] for key in parts])}))
+        known = self._given.query(self._connection, query, {"item": ("BIGINT", [key[0] for key in parts])})
         for key in known:
             parts.pop(key, None)
         return list(parts.values())
@@ -294,12 +292,9 @@ class Writer:
         if not rows:
             return
         columns = zip(table.types(), zip(*rows, strict=True), strict=True)
-        self._with(table.insert("{given}"), arrow_table({str(at): column for at, column in enumerate(columns)}))
-
-    def _with(self, query: str, given: pa.Table) -> list[tuple[Any, ...]]:
-        with registered(self._connection, _given=given):
-            rows: list[tuple[Any, ...]] = self._connection.execute(query.format(given="_given")).fetchall()
-        return rows
+        self._given.query(
+            self._connection, table.insert("{given}"), {str(at): column for at, column in enumerate(columns)}
+        )
 
 
 def _with_attribute(document: bytes, name: str, value: Any) -> bytes:
