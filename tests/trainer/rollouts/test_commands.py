@@ -71,15 +71,16 @@ sys.exit(subprocess.call(sys.argv[1:]))
 """
 OF_AGENT_LIGHTNING = """
 import asyncio, os, sys
-import arttrace
-from openai import AsyncOpenAI
+import arttrace, httpx2
 
 class ChatAgent:
     async def run(self):
-        client = AsyncOpenAI()
-        asked = [{"role": "user", "content": os.environ["QUESTION"]}]
-        response = await client.chat.completions.create(model="auto", messages=asked)
-        arttrace.reward(1.0 if response.choices[0].message.content == os.environ["ANSWER"] else 0.0)
+        url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1") + "/chat/completions"
+        asked = {"model": "auto", "messages": [{"role": "user", "content": os.environ["QUESTION"]}]}
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            response = await client.post(url, json=asked, headers={"authorization": "Bearer k"})
+        answer = response.raise_for_status().json()["choices"][0]["message"]["content"]
+        arttrace.reward(1.0 if answer == os.environ["ANSWER"] else 0.0)
 
 os.environ["QUESTION"], os.environ["ANSWER"] = sys.argv[1:]
 asyncio.run(ChatAgent().run())
@@ -206,7 +207,7 @@ async def test_a_run_under_way_at_ctrl_c_is_none_to_learn_from(site: Site, works
 
 async def test_a_program_in_python_is_captured_in_its_process(site: Site, workspace: Path) -> None:
     code, report, said = await rolled_out(
-        site, [{"task": "hi", "level": 3}], "-n", 2, "--held-out", "--", sys.executable, "agent.py", "{task} {level}",
+        site, [{"task": "hi", "level": 3}], "-n", 1, "--held-out", "--", sys.executable, "agent.py", "{task} {level}",
         cwd=workspace,
     )  # fmt: skip
     assert code == 0, (said, (site.directory / "logs" / "rollouts.log").read_text())
@@ -217,7 +218,7 @@ async def test_a_program_in_python_is_captured_in_its_process(site: Site, worksp
     assert {(run.group, run.tags) for run in runs.values()} == {(f'{name} {{"level":3,"task":"hi"}}', ("held-out",))}
     assert {run.calls[0].call.messages[0].text for run in runs.values()} == {"hi 3"}
     done = CliRunner().invoke(command, ["--dir", str(site.directory), "--held-out", "--dry-run"])
-    assert "2 x of a command, whose fields --input gives" in str(done.exception)
+    assert "1 x of a command, whose fields --input gives" in str(done.exception)
 
 
 STARTED_BY: dict[str, list[str]] = {
@@ -239,35 +240,35 @@ STARTED_BY: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize(
-    ("by", "agent"),
+    ("by", "agent", "times"),
     [
-        *[("itself", "undecorated.py"), ("itself", "decorated.py")],
-        *[("a program in Python", "undecorated.py"), ("a program in Python", "decorated.py")],
-        *[("uv", "undecorated.py"), ("env", "decorated.py"), ("a shell", "undecorated.py")],
+        *[("itself", "undecorated.py", 2), ("itself", "decorated.py", 1)],
+        *[("a program in Python", "undecorated.py", 1), ("a program in Python", "decorated.py", 2)],
+        *[("uv", "undecorated.py", 1), ("env", "decorated.py", 1), ("a shell", "undecorated.py", 1)],
         # to arttrace run, uv, env and a shell are alike: programs that are not Python
-        pytest.param("uv", "decorated.py", marks=pytest.mark.full),
-        pytest.param("env", "undecorated.py", marks=pytest.mark.full),
-        pytest.param("a shell", "decorated.py", marks=pytest.mark.full),
+        pytest.param("uv", "decorated.py", 2, marks=pytest.mark.full),
+        pytest.param("env", "undecorated.py", 2, marks=pytest.mark.full),
+        pytest.param("a shell", "decorated.py", 2, marks=pytest.mark.full),
     ],
 )
 async def test_what_starts_python_gives_one_run_for_each_rollout(
-    site: Site, workspace: Path, by: str, agent: str
+    site: Site, workspace: Path, by: str, agent: str, times: int
 ) -> None:
     (workspace / "undecorated.py").write_text(UNDECORATED)
     (workspace / "decorated.py").write_text(DECORATED)
     (workspace / "start").write_text(f"#!{sys.executable}\n{IN_TWO_STEPS}")
     (workspace / "start").chmod(0o755)
     inputs = [{"task": "hi", "python": sys.executable, "agent": agent}]
-    code, report, said = await rolled_out(site, inputs, "-n", 2, "--held-out", "--", *STARTED_BY[by], cwd=workspace)
+    code, report, said = await rolled_out(site, inputs, "-n", times, "--held-out", "--", *STARTED_BY[by], cwd=workspace)
     assert code == 0, (said, (site.directory / "logs" / "rollouts.log").read_text())
     runs = kept(site)
     assert {run["trajectory"] for run in report["runs"]} == set(runs), "none beside them"
     assert {(run["outcome"], run["reward"]) for run in report["runs"]} == {("complete", 0.25)}
     assert {run.group for run in runs.values()} == {run["group"] for run in report["runs"]}
     own = {"own"} if agent == "decorated.py" else set()
-    assert [set(run.tags) for run in runs.values()] == [{"held-out", *own}] * 2
-    assert [run.metadata["rollout_input"] for run in runs.values()] == inputs * 2
-    assert [[one.call.messages[0].text for one in run.calls] for run in runs.values()] == [["hi"]] * 2
+    assert [set(run.tags) for run in runs.values()] == [{"held-out", *own}] * times
+    assert [run.metadata["rollout_input"] for run in runs.values()] == inputs * times
+    assert [[one.call.messages[0].text for one in run.calls] for run in runs.values()] == [["hi"]] * times
 
 
 @pytest.mark.parametrize("second", ["./agent {task} {seen}", "{python} decorated.py {task}"])
@@ -315,15 +316,15 @@ async def test_an_agent_of_agent_lightning_is_given_its_input_in_words(site: Sit
     (workspace / "start.py").write_text(OF_AGENT_LIGHTNING)
     inputs = [{"question": "1 = '$x'?", "answer": "a"}, {"question": "2?", "answer": "b"}]
     code, report, said = await rolled_out(
-        site, inputs, "-n", 2, "--", sys.executable, "start.py", "{question}", "{answer}", cwd=workspace
+        site, inputs, "-n", 1, "--", sys.executable, "start.py", "{question}", "{answer}", cwd=workspace
     )
     assert code == 0, (said, (site.directory / "logs" / "rollouts.log").read_text())
     runs = kept(site).values()
     assert sorted((run.calls[0].call.messages[0].text, run.rewards[0].value) for run in runs) == [
-        *[("1 = '$x'?", 1.0)] * 2,
-        *[("2?", 0.0)] * 2,
+        ("1 = '$x'?", 1.0),
+        ("2?", 0.0),
     ]
-    assert sorted(Counter(run.group for run in runs).values()) == [2, 2]
+    assert sorted(Counter(run.group for run in runs).values()) == [1, 1]
     assert {run["outcome"] for run in report["runs"]} == {"complete"}
 
 

@@ -210,6 +210,9 @@ class Site:
         return self.rollout("--trajectory", self.recorded(question)[0].id, *options, code=code)
 
 
+BY_HTTPX2 = {"CLIENT": "httpx2", "ARTTRACE_CAPTURE_HTTP": "1"}
+
+
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the agent, and in `data` what it did when its user ran it, with another model. A run on 9 MB is in
@@ -229,11 +232,11 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "LONG": str(folder / "long"),
         }
         program = (sys.executable, "-c", "from arttrace.commands import main; main()", "run", "--", sys.executable)
-        for recorded in (
-            (sys.executable, folder / "agent.py", *runs),
-            (*program, folder / "agent.py", "program", "price of plum"),
+        for recorded, client in (
+            ((sys.executable, folder / "agent.py", *runs), {}),
+            ((*program, folder / "agent.py", "program", "price of plum"), BY_HTTPX2),
         ):
-            subprocess.run(recorded, env=env, check=True, capture_output=True, timeout=600)
+            subprocess.run(recorded, env={**env, **client}, check=True, capture_output=True, timeout=600)
     with Store.open(DataDir(folder / "data"), create=True):
         pass  # read from the spool once, not by each test
     return folder
@@ -242,8 +245,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def by_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent asks without openai."""
-    monkeypatch.setenv("CLIENT", "httpx2")
-    monkeypatch.setenv("ARTTRACE_CAPTURE_HTTP", "1")
+    for name, value in BY_HTTPX2.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -316,19 +319,23 @@ def test_a_call_that_the_record_does_not_hold_fails_or_is_run(site: Site) -> Non
     assert site.ran() == {"price kiwi": 1}
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_failed_runs_are_runs_and_lost_ones_are_in_no_batch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODE", "raise")
     failed = site.replay("price of mango", "-n", "1")
     assert _outcomes(failed) == {"failed": 1}
     assert failed["runs"][0]["reason"] == "ValueError: I give up"
     monkeypatch.setenv("MODE", "")
+    for name in BY_HTTPX2:  # how it fails is said by OpenAI's client
+        monkeypatch.delenv(name)
     site.policy.failures = [503]
     unanswered = site.replay("price of mango", "-n", "2", code=1)
     assert _outcomes(unanswered) == {"lost": 1, "complete": 1}
     assert any("503" in run["reason"] for run in unanswered["runs"])
     nobody = site.replay("price of mango", "--policy", "http://127.0.0.1:9/v1", "-n", "1", code=1)
     assert "APIConnectionError" in nobody["runs"][0]["reason"] or "not answer" in nobody["runs"][0]["reason"]
-    monkeypatch.setenv("MODE", "slow")
+    for name, value in (*BY_HTTPX2.items(), ("MODE", "slow")):
+        monkeypatch.setenv(name, value)
     late = site.replay("price of mango", "-n", "1", "--timeout", "2", code=1)
     assert {run["reason"] for run in late["runs"]} == {"it took longer than 2 s"}
 
@@ -393,6 +400,7 @@ def test_a_run_that_asks_for_input_is_no_word_about_its_agent(site: Site, monkey
     }
 
 
+@pytest.mark.usefixtures("by_httpx2")
 def test_a_program_is_run_again_with_its_arguments(site: Site) -> None:
     [recorded] = [one for one in site.kept() if one.arguments == {"argv": ["program", "price of plum"]}]
     report = site.rollout("--trajectory", recorded.id, "-n", "2")
