@@ -63,6 +63,27 @@ def test_it_is_read_once(door: Any, said: JsonMessage) -> None:
     assert door(said).parts == (ReasoningPart(HM), TextPart("So."))
 
 
+@pytest.mark.parametrize(
+    ("deltas", "thought"),
+    [
+        ([{"reasoning_details": [{"type": "reasoning.text", "text": piece, "index": 0}]} for piece in ("H", "m.")], HM),
+        ([{"reasoning_details": [{"type": "reasoning.summary", "summary": HM}]}], HM),
+        ([{"reasoning_details": [{"text": piece}]} for piece in ("H", "Hm", "Hm.")], HM),  # each with all before it
+        ([{"reasoning_details": [{"text": piece}]} for piece in ("ha", "ha", " ha")], "haha ha"),
+        ([{"reasoning": piece, "reasoning_details": [{"text": piece}]} for piece in ("H", "m.")], HM),
+        ([{"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, {"reasoning_details": "x"}], ""),
+    ],
+)
+def test_of_a_stream_its_pieces_are_put_together(deltas: list[JsonMessage], thought: str) -> None:
+    said = [*deltas, {"content": "So."}]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in said]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    answer = Exchange(b'{"stream": true}', 200, {"content-type": "text/event-stream"}, body.encode())
+    [found] = json.loads(decode_chat(answer).attributes[semconv.OUTPUT_MESSAGES])
+    texts = [(part["type"], part["content"]) for part in found["parts"]]
+    assert texts == [*([("reasoning", thought)] if thought else []), ("text", "So.")]
+
+
 @pytest.mark.parametrize("door", [of_file, of_exchange])
 def test_what_hides_it_is_no_text(door: Any) -> None:
     hidden = {"content": "So.", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}], "thinking": True}

@@ -23,6 +23,7 @@ class Delta(msgspec.Struct, gc=False):
     refusal: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    reasoning_details: Any = None
     tool_calls: Any = None
     function_call: Any = None
     audio: Any = None

@@ -6,13 +6,14 @@ Chunks may have null choices, null deltas and null fields; choices and tool call
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 from msgspec import UNSET
 
+from arttrace.records.message import thought_of
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.wire.apis.openai.completion_json import (
     ChunkChoice,
@@ -125,6 +126,7 @@ class _ChoiceStream:
         self._at_index: dict[int, _ToolCallStream] = {}
         self._function_call: _ToolCallStream | None = None
         self._audio: dict[str, Any] = {}
+        self._details: list[str] = []
 
     def add(self, choice: ChunkChoice, *, tokens: bool) -> None:
         _read_choice_end(self._answer, choice, tokens=tokens)
@@ -143,6 +145,8 @@ class _ChoiceStream:
             for key in ("refusal", "reasoning_content", "reasoning"):
                 if isinstance(text := getattr(delta, key), str):
                     self._text(key, text)
+        if delta.reasoning_details is not None:
+            self._details += filter(None, map(thought_of, json_objects(delta.reasoning_details)))
         if delta.tool_calls is not None or delta.function_call is not None or delta.audio is not None:
             self._add_more(delta)
 
@@ -174,6 +178,8 @@ class _ChoiceStream:
         message.update({key: "".join(pieces) for key, pieces in self._texts.items()})
         if self._parts:
             message["content"] = _joined([*self._parts, *self._texts.get("content", ())])
+        if self._details and not {"reasoning", "reasoning_content"} & message.keys():
+            message["reasoning"] = _thought(self._details)
         if self._tool_calls:
             in_order = sorted(self._tool_calls, key=lambda indexed: indexed[0])
             message["tool_calls"] = [stream.call() for _, stream in in_order]
@@ -183,6 +189,12 @@ class _ChoiceStream:
             message["audio"] = self._audio
         self._answer.message = message
         return self._answer
+
+
+def _thought(pieces: Sequence[str]) -> str:
+    """What pieces of reasoning say; some servers send with each what they sent before, as MiniMax's."""
+    grows = len(pieces) > 1 and all(len(one) < len(next) and next.startswith(one) for one, next in pairwise(pieces))
+    return pieces[-1] if grows else "".join(pieces)
 
 
 def _joined(pieces: Iterable[Any], *, nested: bool = True) -> list[Any]:
