@@ -148,8 +148,7 @@ def test_no_captured_text_steers_the_terminal(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_reader_who_has_enough_of_an_export_is_no_error(tmp_path: Path) -> None:
     with Store.open(DataDir(tmp_path), create=True) as store:
-        for number in range(200):
-            store.append(research_run(f"run-{number}"))
+        store.append(span for number in range(200) for span in research_run(f"run-{number}"))
     command = [str(Path(sys.executable).with_name("arttrace")), "export", "--dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as exporting:
         assert exporting.stdout is not None
