@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -322,26 +322,40 @@ def test_no_judge_there(spool_run: Callable[..., str], score: Callable[..., Outc
     assert "Traceback" not in outcome.err
 
 
-def test_ctrl_c_keeps_what_is_scored(data: DataDir, judge_server: Any, spool_run: Callable[..., str]) -> None:
+class InterruptedAtTheFirst(io.StringIO):
+    """Standard error of a command that gets Ctrl-C as it says of the first group that it is scored."""
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if text.startswith("[1/3]"):
+            signal.raise_signal(signal.SIGINT)
+        return written
+
+
+def test_ctrl_c_keeps_what_is_scored(
+    data: DataDir,
+    judge_server: Any,
+    spool_run: Callable[..., str],
+    score: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for scenario in ("a", "b", "c"):
         spool_run(scenario, "6")
         spool_run(scenario, "9")
-    released = threading.Event()
+    ended, waited = threading.Event(), []
 
     def never(request: dict[str, Any]) -> tuple[int, Any]:
-        released.wait(60)
+        waited.append(ended.wait(60))
         return judge_server.good(request)
 
     judge_server.script = [judge_server.good, never, never]
-    arguments = ["score", "--judge", "openai/stand-in", "--judge-base-url", judge_server.url, "--dir", str(data.root)]
-    command = [sys.executable, "-c", "from arttrace.commands import main; main()", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("[1/3]")
-        process.send_signal(signal.SIGINT)
-        shown = process.stderr.read()
-        assert process.wait(60) == 130
-    released.set()
+    said = InterruptedAtTheFirst()
+    monkeypatch.setattr(sys, "stderr", said)
+    assert score().code == 130
+    assert waited == [], "no answer is waited for"
+    ended.set()
+    shown = said.getvalue()
+    assert shown.startswith("[1/3]")
     assert "1 of 3 groups scored and stored; run again to continue." in shown
     assert "Traceback" not in shown
     with Store.open(data) as store:
