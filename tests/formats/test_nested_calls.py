@@ -339,3 +339,100 @@ def test_a_sum_of_costs_is_found_by_whatever_name_they_are_stated(tmp_path: Path
         assert [placed.call.span_id[0] for placed in run.calls] == ["b", "c"]
         assert store.sql("SELECT calls FROM trajectories")[1] == [(2,)]
         assert cost_of_run(store, run.id, Prices({}, {})) == Cost(0.75, stated_usd=0.75)
+
+
+@pytest.mark.parametrize("stating", ["the gateway", "the framework", "both"])
+def test_of_three_records_the_cost_that_an_outer_one_states_is_the_calls(stating: str, tmp_path: Path) -> None:
+    """Of both the nearer one's."""
+    costs = {"the gateway": (0.01, None), "the framework": (None, 0.02), "both": (0.01, 0.02)}[stating]
+    above, middle = ({"gen_ai.cost.total_cost": cost} if cost else {} for cost in costs)
+    spans = [outer(**above), inner(**middle), call("c", "b", "y", scope="http")]
+    assert costs_of(spans, tmp_path) == (["c"], Cost(costs[1] or 0.01, stated_usd=costs[1] or 0.01))
+
+
+def test_the_share_of_a_record_of_several_calls_goes_on_to_the_call_in_it(tmp_path: Path) -> None:
+    """A span says what two calls took, of which one was recorded twice."""
+    sums = {"gen_ai.usage.input_tokens": 6, "gen_ai.usage.output_tokens": 4, "gen_ai.cost.total_cost": 0.5}
+    inside = [inner("b", scope="litellm", **COUNTED), call("c", "b", "y", scope="openai", **COUNTED)]
+    spans = [outer("y and z", **sums), *inside, inner("d", "z", scope="litellm", **COUNTED)]
+    assert costs_of(spans, tmp_path) == (["c", "d"], Cost(0.5, stated_usd=0.5))
+
+
+def step(id: str, up: str, **attributes: Any) -> SpanRow:
+    """A span that is no call."""
+    return msgspec.structs.replace(call(id, up, None, scope="steps"), name="step", attributes=attributes)
+
+
+CHAIN = {"openinference.span.kind": "CHAIN"}
+
+
+@pytest.mark.parametrize("between", [CHAIN, {"http.request.method": "POST"}], ids=["a chain", "an HTTP request"])
+def test_two_records_of_one_call_are_one_with_a_span_between_them_that_is_no_call(
+    between: dict[str, Any], tmp_path: Path
+) -> None:
+    above = outer(**COUNTED, **{"gen_ai.cost.total_cost": 0.01})
+    below = call("d", "c", "y", scope="openai", **COUNTED)
+    spans = [above, step("b", "a", **between), step("c", "b", **between), below]
+    assert costs_of(spans, tmp_path) == (["d"], Cost(0.01, stated_usd=0.01))
+
+
+@pytest.mark.parametrize("operation", ["execute_tool", "invoke_agent"])
+def test_what_a_tool_or_an_agent_within_a_call_asks_is_a_call_of_its_own(operation: str, tmp_path: Path) -> None:
+    between = step("b", "a", **{"gen_ai.operation.name": operation})
+    assert calls([outer(**COUNTED), between, call("c", "b", "y", scope="openai", **COUNTED)], tmp_path) == ["a", "c"]
+
+
+def test_several_answers_below_a_step_are_calls_of_their_own(tmp_path: Path) -> None:
+    below = [call(id, "b", "y", scope="openai") for id in "cd"]
+    assert calls([outer(), step("b", "a", **CHAIN), *below], tmp_path) == ["a", "c", "d"]
+
+
+OURS = "7" * 32
+
+
+def captured(span: SpanRow, run: str = OURS) -> SpanRow:
+    return msgspec.structs.replace(span, attributes={**span.attributes, "arttrace.trajectory.id": run})
+
+
+def entered() -> SpanRow:
+    """The own span of a run that is captured here."""
+    said = {"gen_ai.operation.name": "invoke_agent", "arttrace.entry.name": "agent", "gen_ai.agent.name": "agent"}
+    return captured(SpanRow(TRACE, "e" * 16, "invoke_agent agent", 1, 101, attributes=said))
+
+
+@pytest.mark.parametrize("between", [[], [step("c", "a", **CHAIN)]], ids=["right below", "below a step"])
+def test_a_record_around_a_call_that_is_captured_here_is_none(between: list[SpanRow], tmp_path: Path) -> None:
+    """Of a framework's SDK, say, in a run that is captured here: it was not told apart as it ran."""
+    above = msgspec.structs.replace(
+        outer(**COUNTED, **{"gen_ai.cost.total_cost": 0.01}), parent_span_id="e" * 16, start_ns=2
+    )
+    below = captured(call("d", "c" if between else "a", "y", scope="arttrace", **COUNTED))
+    assert costs_of([entered(), above, *between, below], tmp_path) == (["d"], Cost(0.01, stated_usd=0.01))
+
+
+def test_a_run_that_is_captured_inside_anothers_call_takes_nothing_from_it(tmp_path: Path) -> None:
+    """The two are runs of their own."""
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([outer(**COUNTED), captured(inner(**COUNTED))])
+        found = {run.id: [placed.call.span_id[0] for placed in run.calls] for run in store.trajectories()}
+        in_sql = store.sql("SELECT trajectory_id, span_id[1] FROM calls ORDER BY 2")[1]
+    assert found == {TRACE: ["a"], OURS: ["b"]}
+    assert in_sql == [(TRACE, "a"), (OURS, "b")]
+
+
+def test_spans_that_are_each_others_parents_are_read(tmp_path: Path) -> None:
+    rings = [step("b", "c"), step("c", "b"), call("d", "c", "y", scope="openai", **COUNTED)]
+    assert calls([call("a", "a", "y", scope="litellm", **COUNTED), *rings], tmp_path) == ["a", "d"]
+
+
+def costs_of(spans: list[SpanRow], directory: Path) -> tuple[list[str], Cost]:
+    """The ids of the calls of the run, by their first digits, and what they cost; the same by each model."""
+    with Store.open(DataDir(directory), create=True) as store:
+        store.append(spans)
+        [run] = store.trajectories()
+        cost = cost_of_run(store, run.id, Prices({}, {}))
+        assert costs_by(store, "model", Prices({}, {})) == {"m": cost}
+        in_sql = store.sql("SELECT span_id FROM calls ORDER BY started, span_id")[1]
+    found = [placed.call.span_id for placed in run.calls]
+    assert [id for (id,) in in_sql] == found
+    return [id[0] for id in found], cost

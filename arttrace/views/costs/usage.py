@@ -14,7 +14,7 @@ from arttrace.records.trajectory import AgentCall
 from arttrace.store import AnyStore
 from arttrace.store.rows.columns import LAST_READING
 from arttrace.store.rows.left_out import IS_MARK
-from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE
+from arttrace.store.rows.view_parts.calls_once import CALLS_ONCE, CALLS_WITHIN
 from arttrace.store.rows.view_parts.definition import BELONGS_TO, known_time, of_document
 from arttrace.store.rows.view_parts.stated_cost import stated_cost
 from arttrace.store.sql_text import listed, quoted
@@ -54,19 +54,28 @@ _CALLS = f"""WITH calls_of_source AS MATERIALIZED (
             OR (operation IN {semconv.CALL_OPERATIONS} AND end_ns > 0))"""  # noqa: S608
 """What is told of calls, and of outer records of calls, without their documents: it is read twice, and planned once."""
 _TOKENS = "coalesce(input_tokens, 0) + output_tokens"
-_ABOVE = "OVER (PARTITION BY trace_id, above)"
-_OF_OUTER = f"""(SELECT trace_id AS in_trace, span_id AS in_span,
-        CASE WHEN sum({_TOKENS}) {_ABOVE} > 0 THEN outer_stated * ({_TOKENS}) / sum({_TOKENS}) {_ABOVE}
-            WHEN 1 = row_number() OVER (PARTITION BY trace_id, above ORDER BY start_ns, span_id)
-            THEN outer_stated END AS outer_stated
-    FROM (
-        SELECT b.*, above, outer_stated FROM (
-            SELECT trace_id AS above_trace, span_id AS above, stated AS outer_stated FROM calls_of_source
-            WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}')
-        JOIN span_records b ON b.trace_id = above_trace AND b.parent_span_id = above
-        WHERE b.operation IN {semconv.CALL_OPERATIONS} AND b.end_ns > 0 AND b.error IS NULL
-        QUALIFY 1 = row_number() OVER (PARTITION BY b.trace_id, b.span_id ORDER BY b.bytes DESC)))"""  # noqa: S608
-"""What the outer one of two records of a call states, of the inner one, which counts; of several, by their tokens."""
+_ALL_TOKENS = f"sum({_TOKENS}) OVER (PARTITION BY trace_id, above)"
+_OF_OUTER = f"""(WITH RECURSIVE outer_record AS MATERIALIZED (
+        SELECT trace_id, span_id, stated FROM calls_of_source
+        WHERE operation = '{semconv.OPERATION_INSIDE_A_CALL}'),
+    share AS MATERIALIZED (
+        SELECT trace_id, above, span_id, CASE WHEN {_ALL_TOKENS} > 0 THEN ({_TOKENS}) / {_ALL_TOKENS}
+            WHEN 1 = row_number() OVER (PARTITION BY trace_id, above ORDER BY start_ns, span_id) THEN 1 END AS part
+        FROM (
+            SELECT b.*, w.above FROM outer_record o
+            JOIN {CALLS_WITHIN} w ON w.trace_id = o.trace_id AND w.above = o.span_id
+            JOIN span_records b ON b.trace_id = w.trace_id AND b.span_id = w.below
+            QUALIFY 1 = row_number() OVER (PARTITION BY b.trace_id, b.span_id ORDER BY b.bytes DESC))),
+    passed_on AS (
+        SELECT s.trace_id, s.span_id, o.stated * s.part AS amount FROM outer_record o
+        JOIN share s ON s.trace_id = o.trace_id AND s.above = o.span_id WHERE o.stated IS NOT NULL
+        UNION ALL
+        SELECT s.trace_id, s.span_id, p.amount * s.part FROM passed_on p
+        JOIN outer_record o ON o.trace_id = p.trace_id AND o.span_id = p.span_id AND o.stated IS NULL
+        JOIN share s ON s.trace_id = o.trace_id AND s.above = o.span_id)
+    SELECT trace_id AS in_trace, span_id AS in_span, amount AS outer_stated FROM passed_on)"""  # noqa: S608
+"""What the nearest outer record of a call that states a cost states, of the inner one, which counts; of several, by
+their tokens."""
 _USAGES = f"""{_CALLS}
     SELECT {{name}}, c.sold_as, c.policy_version, c.provider, c.host, {_TIER}, count(*),
         coalesce(sum(c.input_tokens), 0)::BIGINT, coalesce(sum(c.cached), 0)::BIGINT,

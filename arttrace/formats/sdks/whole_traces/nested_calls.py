@@ -1,12 +1,14 @@
 """A call that two SDKs recorded, one inside the other: the outer that of a framework or of a client of clients, as
 LiteLLM, the inner that of the client which sent it. The inner one counts, being nearer to what was sent. Pure.
 
-Right below the span of the outer there is then one answer by another SDK or version, or in another process, of the same
-model, and the two agree in what they answer (text and tool calls) or their tokens and differ in neither. An answer in
-log records is one, and is not compared. The spans of a tracer's file do not say which SDK made them: another one did
-where the names differ, the answers have one id, or all agrees. What is captured here was told apart as it ran.
+Below the span of the outer, right below or with spans between that are neither tools nor agents (steps, HTTP requests),
+there is then one answer by another SDK or version, or in another process, of the same model, and the two agree in what
+they answer (text and tool calls) or their tokens and differ in neither. An answer in log records is one, and is not
+compared. The spans of a tracer's file do not say which SDK made them: another one did where the names differ, the
+answers have one id, or all agrees. An outer one that is captured here was told apart as it ran; an inner one may be,
+where both are of one run.
 
-An outer one that says the sum of several answers right below it, of their tokens or their costs, is none either.
+An outer one that says the sum of several such answers, of their tokens or their costs, is none either.
 store/rows/view_parts/calls_once.py has the rule in SQL.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -25,7 +27,7 @@ from arttrace.records.span import SpanRow
 from arttrace.records.values.costs import cost_of_call
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text, whole_number
-from arttrace.trajectories.decoding.operation import is_call, span_error
+from arttrace.trajectories.decoding.operation import is_call, operation, span_error
 
 ANSWERS_IN_LOGS = ("log gen_ai.choice", "log gen_ai.client.inference.operation.details")
 """The names of log records, as otlp/logs.py makes spans of them, that hold an answer."""
@@ -47,8 +49,7 @@ def once(spans: list[SpanRow]) -> list[SpanRow]:
     if not inside:
         return spans
     logged = {(span.trace_id, span.parent_span_id or "") for span in spans if span.name in ANSWERS_IN_LOGS}
-    read = {key: normalised(outer[key]) for key in inside}
-    twice = {key for key, found in inside.items() if is_call(read[key]) and _is_told(read[key], found, logged)}
+    twice = {key for key, found in inside.items() if _is_told(outer[key], found, logged)}
     if not twice:
         return spans
     return [
@@ -62,12 +63,37 @@ def once(spans: list[SpanRow]) -> list[SpanRow]:
 
 
 def _pairs(spans: list[SpanRow]) -> Iterator[tuple[SpanRow, SpanRow]]:
-    """Spans that lie right below another, each once."""
-    foreign = {(span.trace_id, span.span_id): span for span in spans if semconv.TRAJECTORY_ID not in span.attributes}
-    for span in foreign.values():
-        above = foreign.get((span.trace_id, span.parent_span_id or ""))
-        if above is not None:
-            yield above, span
+    """Calls, as they are read, each with a span that lies below it, every such span once."""
+    if all(semconv.TRAJECTORY_ID in span.attributes for span in spans):
+        return
+    by_key = {(span.trace_id, span.span_id): span for span in spans}
+    parents = {key for span in by_key.values() if (key := _above(span)) in by_key}
+    read = {key: normalised(by_key[key]) for key in parents}
+    callers = {key for key, span in read.items() if is_call(span) and semconv.TRAJECTORY_ID not in span.attributes}
+    for span in by_key.values() if callers else ():
+        key, passed = _above(span), set[_Key]()
+        while key in read and key not in callers and key not in passed and not operation(read[key]):
+            passed.add(key)
+            key = _above(read[key])
+        if key in callers and _is_of_the_run(span, key, by_key):
+            yield read[key], span
+
+
+def _above(span: SpanRow) -> _Key:
+    return span.trace_id, span.parent_span_id or ""
+
+
+def _is_of_the_run(span: SpanRow, outer: _Key, by_key: Mapping[_Key, SpanRow]) -> bool:
+    """Whether a span, where it names its run, is of the run in which a span above it stands that names none."""
+    named = span.attributes.get(semconv.TRAJECTORY_ID)
+    key, passed = outer, set[_Key]()
+    while named is not None and key in by_key and key not in passed:
+        passed.add(key)
+        run = by_key[key].attributes.get(semconv.TRAJECTORY_ID)
+        if run is not None:
+            return bool(run == named)
+        key = _above(by_key[key])
+    return named in (None, outer[0])
 
 
 def _is_told(outer: SpanRow, inside: list[SpanRow], logged: set[_Key]) -> bool:

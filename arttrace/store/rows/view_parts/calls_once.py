@@ -30,12 +30,22 @@ _SAID = r"""CASE part->>'type' WHEN 'text' THEN coalesce(part->>'content', '') W
             || coalesce(part->>'name', '') || ' '
             || regexp_replace(coalesce(part->>'arguments', ''), '[ \t\r\n]', '', 'g') ELSE '' END"""
 _OF_FILES = " OR ".join(f"""contains(t.text, '"scope_name":"{scope}"')""" for scope in SCOPES_OF_FILES)
-_NESTED = f"""(WITH pair AS MATERIALIZED (
-        SELECT DISTINCT a.trace_id, a.span_id AS above, b.span_id AS below
-        FROM span_records a JOIN span_records b ON b.trace_id = a.trace_id AND b.parent_span_id = a.span_id
-        WHERE a.operation IN {semconv.CALL_OPERATIONS} AND b.operation IN {semconv.CALL_OPERATIONS}
-            AND a.trajectory_id = a.trace_id AND b.trajectory_id = b.trace_id AND a.end_ns > 0 AND b.end_ns > 0
-            AND a.error IS NULL AND b.error IS NULL),
+_ENDED_WELL = f"operation IN {semconv.CALL_OPERATIONS} AND end_ns > 0 AND error IS NULL"
+CALLS_WITHIN: Final = f"""(WITH RECURSIVE around AS MATERIALIZED (
+        SELECT DISTINCT a.trace_id, a.span_id
+        FROM (FROM span_records WHERE {_ENDED_WELL} AND trajectory_id = trace_id) a
+        SEMI JOIN span_records b ON b.trace_id = a.trace_id AND b.parent_span_id = a.span_id),
+    up AS (
+        SELECT trace_id, span_id AS below, parent_span_id AS above FROM span_records
+        WHERE {_ENDED_WELL} AND parent_span_id IS NOT NULL AND trace_id IN (SELECT trace_id FROM around)
+        UNION
+        SELECT u.trace_id, u.below, s.parent_span_id FROM up u
+        JOIN span_records s ON s.trace_id = u.trace_id AND s.span_id = u.above
+        WHERE s.operation IS NULL AND s.parent_span_id IS NOT NULL)
+    SELECT u.trace_id, u.above, u.below FROM up u JOIN around a ON a.trace_id = u.trace_id AND a.span_id = u.above)"""  # noqa: S608
+"""Calls that ended well (`below`), each with the one that it was made in: no other call, tool or agent lies between."""
+_RUN = "CASE WHEN p.span_id IS NULL THEN c.trajectory_id ELSE p.trajectory_id END"
+_NESTED = f"""(WITH pair AS MATERIALIZED (FROM {CALLS_WITHIN}),
     call AS MATERIALIZED (
         SELECT c.trace_id, c.span_id, c.name, c.origin, c.input_tokens, c.output_tokens,
             c.input_tokens > 0 AND c.output_tokens > 0 AS counts, {stated_cost("c.")} AS cost,
@@ -43,10 +53,11 @@ _NESTED = f"""(WITH pair AS MATERIALIZED (
             list_transform([{_MODELS}], lambda name: regexp_replace(name, '.*/', '', 's')) AS models,
             {of_document(semconv.RESPONSE_ID, of="c.")} AS answer, {_OF_FILES} AS of_file,
             {of_document(semconv.OUTPUT_MESSAGES, of="c.")} IS NOT NULL AS answers,
-            {of_document(semconv.TRAJECTORY_ID, of="c.")} IS NOT NULL AS captured
+            {of_document(semconv.TRAJECTORY_ID, of="c.")} IS NOT NULL AS captured, {_RUN} AS run
         FROM span_records c SEMI JOIN (SELECT trace_id, unnest([above, below]) AS span_id FROM pair) p
             ON p.trace_id = c.trace_id AND p.span_id = c.span_id
         LEFT JOIN texts t ON t.id = c.origin
+        LEFT JOIN placed_spans p ON p.trace_id = c.trace_id AND p.span_id = c.span_id
         QUALIFY 1 = row_number() OVER (PARTITION BY c.trace_id, c.span_id ORDER BY c.end_ns > 0 DESC, c.bytes DESC)),
     compared AS (
         SELECT a.trace_id, a.span_id, a.said, b.said AS told, list_has_any(a.models, b.models) AS of_one_model,
@@ -58,12 +69,12 @@ _NESTED = f"""(WITH pair AS MATERIALIZED (
                 AS of_two,
             b.answers OR EXISTS (FROM span_records l
                 WHERE l.trace_id = b.trace_id AND l.parent_span_id = b.span_id AND l.name IN {ANSWERS_IN_LOGS})
-                AS answers,
-            a.captured OR b.captured AS captured
+                AS answers
         FROM pair p JOIN call a ON a.trace_id = p.trace_id AND a.span_id = p.above
-        JOIN call b ON b.trace_id = p.trace_id AND b.span_id = p.below)
+        JOIN call b ON b.trace_id = p.trace_id AND b.span_id = p.below
+        WHERE NOT a.captured AND (NOT b.captured OR a.run = b.run))
     SELECT trace_id, span_id, true, NULL FROM compared GROUP BY trace_id, span_id
-    HAVING NOT bool_or(captured) AND (
+    HAVING (
         (count(*) FILTER (answers AND of_two) = 1
             AND bool_and(of_one_model
                 AND (said = '' OR told = '' OR said = told) AND (counted AND NOT as_many) IS NOT TRUE
