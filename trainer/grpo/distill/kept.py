@@ -24,7 +24,8 @@ class KeptShare(NamedTuple):
 
 
 class KeptShares:
-    """A file in a directory that nobody else sees, and that is gone with this process. About 35 bytes a token."""
+    """A file in a directory that nobody else sees, and that is gone with this process. Runs as they were sampled take
+    9 to 15 bytes a token, rated ones 18 to 24."""
 
     def __init__(self, directory: Path) -> None:
         """Raises TrainingError where no file can be made there."""
