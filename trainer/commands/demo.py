@@ -41,7 +41,6 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
     continue.
     """
     from arttrace.rewards.judge_calls import require_key
-    from trainer.demo import recipe
     from trainer.demo.pipeline import DemoSettings, run_demo
     from trainer.demo.screen import Screen
     from trainer.gateway.engines.vllm.model import read_model
@@ -52,7 +51,7 @@ def command(seed: int, steps: int | None, judge: str | None, base_model: Path | 
         require_key(judge, {})
     data = DataDir.resolve(directory or Path("arttrace-demo") / f"seed-{seed}")
     try:
-        run_demo(DemoSettings(data, seed, steps or recipe.STEPS, judge, base_model), Screen())
+        run_demo(DemoSettings(data, seed, steps, judge, base_model), Screen())
     except KeyboardInterrupt:
         click.echo(f"\nStopped; everything so far is saved in {data.root}. Run the same command to continue.", err=True)
         sys.exit(130)

@@ -20,6 +20,7 @@ from typing import Any
 from rich.markup import escape
 
 from arttrace.records.group import Group
+from arttrace.records.policy import PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.rewards.judge_calls import load_litellm
@@ -52,13 +53,25 @@ def program_as_typed() -> str:
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """The options of `arttrace demo`. `judge` None is the stand-in; `base_model` None is the one built on the spot."""
+    """The options of `arttrace demo`. `steps` None is as many as the task needs; `judge` None is the stand-in;
+    `base_model` None is the one built on the spot."""
 
     data: DataDir
     seed: int
-    steps: int
+    steps: int | None = None
     judge: str | None = None
     base_model: Path | None = None
+
+    @property
+    def most_steps(self) -> int:
+        """How many steps are made at most."""
+        return self.steps or recipe.STEPS
+
+
+def is_sure(steps: Sequence[PolicyStep]) -> bool:
+    """Whether the last steps were rewarded so well, in the mean, that more of them would teach little."""
+    last = [step.metrics["reward_mean"] for step in steps[-recipe.SURE_STEPS :]]
+    return len(last) == recipe.SURE_STEPS and sum(last) / len(last) >= recipe.SURE_REWARD
 
 
 def run_demo(settings: DemoSettings, screen: Screen) -> None:
@@ -105,10 +118,9 @@ class _Demo:
             gateway=self._stack.enter_context(closing(serving.client())),
             scale=recipe.ADVANTAGE_SCALE,
         )
-        step = loop.resume()
-        if step == 0:
+        if loop.resume() == 0:
             self._evaluate(workers, f"{POLICY}@0")
-        self._train(loop, workers, step)
+        self._train(loop, workers)
         if trained := loop.checkpoints.latest():
             self._evaluate(workers, f"{POLICY}@{trained}")
         self._close(base_model)
@@ -168,7 +180,7 @@ class _Demo:
     def _serve(self, base_model: Path) -> tuple[Serving, Learner]:
         """Start vLLM and, meanwhile, load the learner."""
         with self._screen.phase("vLLM and gateway") as phase, ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(_load_learner, base_model, self._settings.seed, self._settings.steps)
+            loading = pool.submit(_load_learner, base_model, self._settings.seed, self._settings.most_steps)
             pool.submit(load_litellm)
             serving = self._stack.enter_context(
                 start_serving(
@@ -190,16 +202,17 @@ class _Demo:
         url = self._stack.enter_context(stand_in.serve(stand_in_judge.reply, stand_in_judge.NAME))
         return {"api_base": url, "api_key": "stand-in"}
 
-    def _train(self, loop: PolicyTrainer, workers: RolloutWorkers, done: int) -> None:
-        if done >= self._settings.steps:
+    def _train(self, loop: PolicyTrainer, workers: RolloutWorkers) -> None:
+        steps = self._store.policy_steps(POLICY)
+        if self._enough(steps):
             return
         self._screen.steps_head()
-        for past in self._store.policy_steps(POLICY):
+        for past in steps:
             self._screen.step(past)
-        rounds = 2 * self._settings.steps
+        rounds = 2 * self._settings.most_steps
         pool = draw(self._world, recipe.GROUPS * rounds, f"training {self._settings.seed}", held_out=False)
-        while done < self._settings.steps and (number := done + self._state.skipped + 1) <= rounds:
-            with self._screen.status(f"step {done + 1}") as status:
+        while not self._enough(steps) and (number := len(steps) + self._state.skipped + 1) <= rounds:
+            with self._screen.status(f"step {len(steps) + 1}") as status:
                 clock = Clock(watch=lambda phase: status(phase.value))
                 clock(Phase.ROLLOUT)
                 groups = self._rollouts(workers, number, pool[(number - 1) * recipe.GROUPS : number * recipe.GROUPS])
@@ -210,8 +223,14 @@ class _Demo:
                 self._state.save(self._file)
                 self._screen.line("", f"round {number}: all rewards within each group are equal, nothing to learn")
             else:
-                done = made.step
+                steps.append(made)
                 self._screen.step(made)
+        if len(steps) < self._settings.most_steps and self._enough(steps):
+            last = f"the last {recipe.SURE_STEPS} steps"
+            self._screen.line("", f"the mean reward of {last} is {recipe.SURE_REWARD} or more: no further steps")
+
+    def _enough(self, steps: Sequence[PolicyStep]) -> bool:
+        return len(steps) >= self._settings.most_steps or (self._settings.steps is None and is_sure(steps))
 
     def _rollouts(self, workers: RolloutWorkers, number: int, scenarios: Sequence[MarketScenario]) -> list[Group]:
         jobs = [

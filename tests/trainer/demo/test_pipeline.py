@@ -9,7 +9,7 @@ import pytest
 
 from arttrace.records.policy import PolicyStep
 from arttrace.system.paths import DataDir
-from trainer.demo.pipeline import DemoSettings, _Demo, program_as_typed
+from trainer.demo.pipeline import DemoSettings, _Demo, is_sure, program_as_typed
 from trainer.demo.report import markdown
 from trainer.demo.screen import Screen
 
@@ -47,3 +47,20 @@ def test_the_report_adds_up_seconds_and_nothing_else() -> None:
     metrics = {"reward_mean": 0.5, "reward_spread": 1.0, "tokens_trained": 9.0, "loss": 0.0, "tokens_per_second": 900.0}
     step = PolicyStep("policy", 1, "", metrics={**metrics, "rollout_s": 2.0, "step_s": 1.25})
     assert "| 1 | 0.500 | 1.000 | 9 | 0.0000 | 3.2 |" in markdown([step], {}, [])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "sure"),
+    [
+        ([], False),
+        ([1.0] * 4, False),
+        ([0.5, 0.98, 1.0, 1.0, 0.98, 1.0], True),
+        ([1.0, 1.0, 1.0, 0.98, 0.96], False),
+        ([*[1.0] * 5, 0.9], False),
+    ],
+)
+def test_the_demo_is_sure_when_the_last_five_steps_were_rewarded_fully_but_for_a_hundredth(
+    rewards: list[float], sure: bool
+) -> None:
+    steps = [PolicyStep("policy", n, "", metrics={"reward_mean": reward}) for n, reward in enumerate(rewards, 1)]
+    assert is_sure(steps) == sure
