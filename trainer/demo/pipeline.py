@@ -180,7 +180,7 @@ class _Demo:
     def _serve(self, base_model: Path) -> tuple[Serving, Learner]:
         """Start vLLM and, meanwhile, load the learner."""
         with self._screen.phase("vLLM and gateway") as phase, ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(_load_learner, base_model, self._settings.seed, self._settings.most_steps)
+            loading = pool.submit(_load_learner, base_model, self._settings.seed)
             pool.submit(load_litellm)
             serving = self._stack.enter_context(
                 start_serving(
@@ -350,13 +350,12 @@ class _Demo:
         self._store.ingest_spool()
 
 
-def _load_learner(base_model: Path, seed: int, steps: int) -> Learner:
+def _load_learner(base_model: Path, seed: int) -> Learner:
     from trainer.learner import LearnerConfig, make_learner
 
     config = LearnerConfig(
         learning_rate=recipe.LEARNING_RATE,
         adam_betas=recipe.ADAM_BETAS,
-        decay=(steps // 2, steps) if steps > 1 else None,
         lora_rank=recipe.LORA_RANK,
         lora_alpha=recipe.LORA_ALPHA,
         kl_weight=recipe.KL_WEIGHT,
