@@ -1,20 +1,25 @@
-"""Ids of runs and calls that a system gave none."""
+"""Ids of runs and calls: of those that a system gave none, and of those whose own id is not one of a trace."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from arttrace.formats.files.known_ids import KnownIds
+from arttrace.formats.imported_run import hashed
 from arttrace.records.message import canonical_json
 
 
 class ContentIds:
     """Ids from the content, for all files that are imported at once. What is there again, word for word, is another
-    run; the same files again give the same ids."""
+    run; the same files again give the same ids. `stored` gives the ids of all traces in the store; it is asked once,
+    when the first run comes that has an id of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored: Callable[[], Iterable[str]] = tuple) -> None:
         self._seen = KnownIds()
+        self._ask_stored = stored
+        self._stored: KnownIds | None = None
 
     def next(self, source: str, content: Any, *, numbers_the_first: bool = False) -> str:
         """32 hex digits for a content of a source, others each time. Ids that are in stores stay the same: those of
@@ -25,3 +30,12 @@ class ContentIds:
         if again > 1 or numbers_the_first:
             digest.update(str(again).encode())
         return digest.hexdigest()
+
+    def of_own(self, system: str, source: str, id: Any) -> str:
+        """32 hex digits for a run that its system gave an id: the same in whichever file. A run that is in the store
+        as version 0.1 imported it, with the name of its file in its id, keeps that."""
+        if self._stored is None:
+            self._stored = KnownIds()
+            self._stored.add(one.encode() for one in self._ask_stored())
+        former = hashed(32, source, id)
+        return former if former.encode() in self._stored else hashed(32, system, id)

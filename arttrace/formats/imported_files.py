@@ -274,15 +274,15 @@ class _Reader:
         if completions.recognises(item):
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
         if agent_lightning.recognises(item):
-            return self._is(agent_lightning.KIND, agent_lightning.records(item, source))
+            return self._is(agent_lightning.KIND, agent_lightning.records(item, source, self._ids))
         if nemo_gym.recognises(item):
             return self._is(nemo_gym.KIND, nemo_gym.records(item, source, place, self._ids))
         if verifiers.recognises(item):
             return self._is(verifiers.KIND, verifiers.records(item, source, place, self._ids))
         if verifiers_traces.recognises(item):
-            return self._is(verifiers_traces.KIND, verifiers_traces.records(item, source))
+            return self._is(verifiers_traces.KIND, verifiers_traces.records(item, source, self._ids))
         if tau2.recognises(item):
-            return self._is(tau2.KIND, tau2.records(item, source))
+            return self._is(tau2.KIND, tau2.records(item, source, self._ids))
         if exchanges.recognises(item):
             return self._is(exchanges.KIND, self._exchanges.records(item))
         has_messages = messages_of(item) is not None

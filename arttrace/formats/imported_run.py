@@ -126,8 +126,8 @@ def tool_span(
 
 
 class ImportedRun:
-    """One run. `key` is what distinguishes it from the others of `source`: its content, say. Where it is an id that
-    the system gave this run alone, `system` is named: the run is then the same in whichever file.
+    """One run. `key` is what distinguishes it from the others of `source`; a run that its system gave an id has a
+    `trace_id` of `ContentIds.of_own` instead.
 
     Calls without a time stand a second apart, in the order in which they are added, after `start_ns`.
     """
@@ -135,15 +135,15 @@ class ImportedRun:
     def __init__(
         self,
         source: str,
-        key: Any,
+        key: Any = None,
         *,
-        system: str | None = None,
+        trace_id: str | None = None,
         name: str = "",
         start_ns: int | None = None,
         trajectory_id: str | None = None,
     ) -> None:
         self.source = source
-        self.trace_id = hashed(32, system or source, key)
+        self.trace_id = trace_id or hashed(32, source, key)
         self.id = trajectory_id or self.trace_id
         self.root_id = self._span_id("root")
         self._name = name or source

@@ -13,6 +13,8 @@ from every_form import ITEMS
 from system_files import SWE
 
 from arttrace.commands import cli
+from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.imported_run import hashed
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 
@@ -98,6 +100,18 @@ OWN_IDS: dict[str, dict[str, Any]] = {
     "verifiers traces": _named("verifiers traces"),
 }
 """Of forms that give their runs ids, a run with one."""
+
+
+@pytest.mark.parametrize("form", OWN_IDS)
+def test_a_run_with_an_id_of_its_own_that_0_1_imported_is_there_once(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "monday.jsonl", OWN_IDS[form])
+    with monkeypatch.context() as patch:  # 0.1 had the file's name in each id
+        patch.setattr(ContentIds, "of_own", lambda self, system, source, id: hashed(32, source, id))
+        before = imported(tmp_path / "data", file)
+    for _ in range(2):
+        assert imported(tmp_path / "data", file) == before
 
 
 @pytest.mark.parametrize("form", OWN_IDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.units import counted, quantity
 from arttrace.store import AnyStore, open_store
+from arttrace.store.sql_text import quoted
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 from arttrace.trajectories.identity.stand_ins import is_stand_in
 from arttrace.views.terminal import unread_lines
 
+_IDS_AT_ONCE = 1_000_000
 _FORMS = "`arttrace import --help` lists the known forms."
 
 
@@ -67,8 +70,9 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
             raise ArttraceError(f"{file} is a pipe or a device, and is read twice", "Write it to a file first.")
     done: list[dict[str, Any]] = []
     unread: list[_Unread] = []
-    refused, ids = 0, ContentIds()
+    refused = 0
     with open_store(data, create=True) as store:
+        ids = ContentIds(partial(_traces, store))
         for file in distinct.values():
             report, why = _import(file, name, store, ids)
             if why is None:
@@ -82,6 +86,16 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
     if as_json:
         print_json(done)
     _fail_for(unread, len(distinct), refused)
+
+
+def _traces(store: AnyStore) -> Iterator[str]:
+    """The ids of all traces in the store, in order."""
+    last, some = "", _IDS_AT_ONCE
+    while some == _IDS_AT_ONCE:
+        behind = f"SELECT DISTINCT trace_id FROM span_records WHERE trace_id > {quoted(last)}"  # noqa: S608
+        found = [id for (id,) in store.sql(f"{behind} ORDER BY 1 LIMIT {_IDS_AT_ONCE}")[1]]
+        yield from found
+        last, some = found[-1] if found else "", len(found)
 
 
 def _fail_for(unread: list[_Unread], files: int, refused: int) -> None:

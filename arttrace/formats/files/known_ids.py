@@ -36,6 +36,12 @@ class KnownIds:
         self.add([id])
         return self.count > before
 
+    def __contains__(self, id: bytes) -> bool:
+        """Whether it was added or kept."""
+        if id in self._in_memory or self._on_disk is None:
+            return id in self._in_memory
+        return self._on_disk.execute("SELECT 1 FROM known WHERE id = ?", [id]).fetchone() is not None
+
     def get(self, id: bytes) -> str | int | None:
         """The value kept last; None where there is none."""
         if id in self._in_memory or self._on_disk is None:

@@ -129,8 +129,9 @@ def _run(
     id = own if isinstance(own, str) else None
     exchanges = _exchanges(item)
     began = exchanges[0].start_ns or None if exchanges else None
-    key = id or ids.next(source, [place, item])
-    run = ImportedRun(source, key, system=KIND if id else None, name=source, start_ns=began, trajectory_id=id)
+    key = None if id else ids.next(source, [place, item])
+    trace_id = ids.of_own(KIND, source, id) if id else None
+    run = ImportedRun(source, key, trace_id=trace_id, name=source, start_ns=began, trajectory_id=id)
     yield from _calls(run, exchanges)
     histories = [item, *(one for one in item.get("additional_histories") or [] if isinstance(one, dict))]
     result: Any = None

@@ -40,9 +40,9 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     name = str(agent.get("name") or "agent")
     own_id = item.get("trajectory_id")
     key = own_id or item.get("session_id") or ids.next(source, item)
-    system = KIND if own_id and isinstance(own_id, str) else None
+    trace_id = ids.of_own(KIND, source, own_id) if own_id and isinstance(own_id, str) else None
     run = ImportedRun(
-        source, key, system=system, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None
+        source, key, trace_id=trace_id, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None
     )
     documents = _Told(run)
     yield from documents.document(item, None)

@@ -43,7 +43,8 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
             raise ValueError(f"trajectory {at + 1} of an episode has no list of steps")
         own = one.get("uid")
         key = own or ids.next(source, [place, id, at, one])
-        run = ImportedRun(source, key, system=KIND if own and isinstance(own, str) else None, name=_name(one))
+        trace_id = ids.of_own(KIND, source, own) if own and isinstance(own, str) else None
+        run = ImportedRun(source, key, trace_id=trace_id, name=_name(one))
         yield from _run(run, one, steps, item, id)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import BEHIND, ImportedRun, answered, counted_as_failed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import FAILED
@@ -42,7 +43,7 @@ def _is_simulation(item: Any) -> bool:
     return isinstance(item, dict) and all(name in item for name in ("id", "task_id", "termination_reason", "messages"))
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
     """One run for each simulation. Raises ValueError where one is none."""
     info = json_object(item.get("info"))
     environment = json_object(info.get("environment_info"))
@@ -54,11 +55,13 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         if one["messages"] is None:
             yield LeftOutItem("simulations of speech")
         else:
-            yield from _run(one, source, shared, model if isinstance(model, str) else None)
+            run = ImportedRun(
+                source, trace_id=ids.of_own(KIND, source, one["id"]), start_ns=time_ns(one.get("start_time"))
+            )
+            yield from _run(run, one, shared, model if isinstance(model, str) else None)
 
 
-def _run(item: Mapping[str, Any], source: str, shared: Mapping[str, Any], model: str | None) -> Iterator[Read]:
-    run = ImportedRun(source, item["id"], system=KIND, start_ns=time_ns(item.get("start_time")))
+def _run(run: ImportedRun, item: Mapping[str, Any], shared: Mapping[str, Any], model: str | None) -> Iterator[Read]:
     history: list[Message] = []
     answer: int | None = None
     before: int | None = None

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from arttrace.formats.content_ids import ContentIds
 from arttrace.formats.imported_run import ImportedRun, counted_as_failed, hashed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import settings
 from arttrace.records import semconv
+from arttrace.records.span import Attributes
 from arttrace.records.values.costs import cost_of_usage
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
@@ -52,7 +54,7 @@ def _is_trace(item: Any) -> bool:
     return isinstance(item, dict) and isinstance(item.get("nodes"), list) and "agent" in item and "task" in item
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
     """One run for each trace. Raises ValueError where one is none, or of another version."""
     is_alone = _is_trace(item)
     env, group = json_object(item.get("env")), json_object(item.get("group")).get("id")
@@ -76,7 +78,9 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
             semconv.TAGS: [*held_out, *own_tags] or None,
             semconv.INTERRUPTED: _failure(one, "it") or (None if is_alone else _failure(item, "its episode")),
         }
-        yield from _run(one, source, scenario, episode, of_run)
+        trace_id = ids.of_own(KIND, source, one["id"])
+        began = time_ns(json_object(one.get("timing")).get("start"))
+        yield from _run(ImportedRun(source, trace_id=trace_id, start_ns=began), one, scenario, episode, of_run)
     if not traces:
         yield LeftOutItem("episodes without a trace")
 
@@ -103,10 +107,8 @@ def _agent(trace: Node) -> str:
     return "" if name == _ONLY_AGENT else name
 
 
-def _run(trace: Node, source: str, task: str, episode: dict[str, Any], attributes: dict[str, Any]) -> Iterator[Read]:
+def _run(run: ImportedRun, trace: Node, task: str, episode: dict[str, Any], attributes: Attributes) -> Iterator[Read]:
     nodes = [_checked(one, at) for at, one in enumerate(trace["nodes"])]
-    began = time_ns(json_object(trace.get("timing")).get("start"))
-    run = ImportedRun(source, trace["id"], system=KIND, start_ns=began)
     offered, has_own = json_objects(trace.get("tools")), any(node.get("tools") for node in nodes)
     in_vain = _attempts_in_vain(nodes)
     calls = json_objects(trace.get("calls"))
