@@ -19,6 +19,13 @@ from arttrace.system.errors import TrainingError
 from arttrace.system.processes import signals_after_imports
 
 _HUB_OFFLINE = "HF_HUB_OFFLINE"
+_TRACKERS = ("is_comet_available", "is_trackio_available", "is_wandb_available")
+_NOT_SEEN_BY_TRL = {
+    "trl.import_utils": ("is_vllm_available", "is_weave_available"),
+    "transformers": _TRACKERS,
+    "transformers.integrations": (*_TRACKERS, "is_mlflow_available"),
+    "accelerate.utils": ("is_wandb_available",),
+}
 _NOISY = ("transformers", "trl", "peft", "accelerate", "datasets", "torchao")
 
 
@@ -47,20 +54,19 @@ def quiet(*, bars: bool = False) -> Iterator[None]:
 def import_trl() -> ModuleType:
     """The module `trl.trainer.grpo_trainer`, imported once.
 
-    TRL imports vLLM and Weave wherever they are installed: seconds, for an engine that only its own process should load
-    and an account that nobody was asked for. TRL sees none while it is imported.
+    TRL imports vLLM, and whatever numbers can be reported to, wherever they are installed: seconds, for an engine that
+    only its own process should load, and for accounts that nobody was asked for. TRL sees none while it is imported.
     """
     with _offline(), signals_after_imports(), quiet(), contextlib.redirect_stdout(sys.stderr):
-        availability = importlib.import_module("trl.import_utils")
-        originals = {name: getattr(availability, name) for name in ("is_vllm_available", "is_weave_available")}
-        try:
-            for name in originals:
-                setattr(availability, name, lambda *_args, **_kwargs: False)
+        importlib.import_module("transformers.trainer")  # before: it sees what there is
+        with contextlib.ExitStack() as seen_again:
+            for place, names in _NOT_SEEN_BY_TRL.items():
+                module = importlib.import_module(place)
+                for name in names:
+                    seen_again.callback(setattr, module, name, getattr(module, name))
+                    setattr(module, name, lambda *_args, **_kwargs: False)
             importlib.import_module("trl.trainer.callbacks")
             return importlib.import_module("trl.trainer.grpo_trainer")
-        finally:
-            for name, original in originals.items():
-                setattr(availability, name, original)
 
 
 @contextlib.contextmanager
