@@ -56,7 +56,7 @@ def _random_model(directory: Path, seed: int) -> Path:
     return directory
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_samples() -> Callable[[int], list[Sample]]:
     """Trajectories of several sequences, unequal lengths, several turns each, advantages of both signs and zero."""
 

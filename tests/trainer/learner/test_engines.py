@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_starts
 import msgspec
 import pytest
 import torch
@@ -371,41 +372,6 @@ def test_what_a_program_has_set_aside_for_good_stays_so(
 SELDOM = "from arttrace.system.processes import collect_garbage_seldom; collect_garbage_seldom()"
 """As a command begins that loads torch."""
 
-QUIET = (
-    SELDOM
-    + """
-import sys
-from pathlib import Path
-from trainer.learner import LearnerConfig, make_learner
-from trainer.learner.interface import Sample
-from arttrace.records.sequence import TokenSequence
-
-q = TokenSequence("t", "r", "a", (1, 2, 3), (0, 1, 1), (None, -1.0, -1.0), (-1, 0, 0), ("p@0",), ("c",))
-for engine in ("packed", "trl"):
-    learner = make_learner(Path(sys.argv[1]), LearnerConfig(lora_rank=8, engine=engine))
-    learner.step([Sample((q,), 1.0)])
-    (out := Path(sys.argv[2]) / engine).mkdir()
-    learner.save(out)
-assert not {"vllm", "weave"} & sys.modules.keys()
-"""
-)
-
-
-def test_nothing_is_printed_or_left_in_the_working_directory(base_model: Path, tmp_path: Path) -> None:
-    work, out = tmp_path / "work", tmp_path / "out"
-    work.mkdir()
-    out.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", QUIET, str(base_model), str(out)],
-        cwd=work,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert list(work.iterdir()) == []
-
-
 UNSLOTH = (
     SELDOM
     + """
@@ -499,74 +465,123 @@ def test_a_reference_that_was_trained_with_dropout_drops_nothing(
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
-RANKS = (
+TWO_PROCESSES = (
     SELDOM
     + """
 import contextlib, dataclasses, os, sys, time
 from pathlib import Path
-import msgspec, torch
-import torch._dynamo  # loaded once there is a group, it holds that for good, and with it its threads
-from torch import distributed
 from trainer.learner import LearnerConfig, make_learner
 from trainer.learner.interface import Sample
 from arttrace.records.sequence import TokenSequence
 
 import trainer.learner.packed.engine
+import trainer.learner.trl.engine
 
-base, work = Path(sys.argv[1]), Path(sys.argv[2])
-other = os.fork()  # the imports are done for both
-rank = int(other > 0)
-distributed.init_process_group("gloo", init_method=f"file://{work / 'meeting'}", rank=rank, world_size=2)
-samples, configs = (work / "job").read_text().split("|")
-samples = [Sample(tuple(q), a) for q, a in msgspec.json.decode(samples, type=list[tuple[list[TokenSequence], float]])]
-for number, config in enumerate(msgspec.json.decode(configs, type=list[LearnerConfig])):
-    learner = make_learner(base, config)
-    learner._budget += 17 * rank  # as where its card has more free memory
-    metrics = learner.step(samples)
-    metrics = learner.step(samples)
-    weights = {n: p.detach() for n, p in learner.model.named_parameters() if p.requires_grad}
-    torch.save((dataclasses.asdict(metrics), weights), work / f"{number}-{rank}.pt")
-distributed.destroy_process_group()
-for attempt in range(600):  # a thread that was joined is listed a moment longer
-    threads = []
-    for one in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):
-            threads.append(open(f"/proc/self/task/{one}/comm").read())
-    if not any("gloo" in name for name in threads):
-        break
-    time.sleep(0.05)
-else:
-    raise SystemExit(f"the group's threads are still there: {threads}")
-if other:
-    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+base, work, out, support = map(Path, sys.argv[1:])
+
+
+def ranks():
+    for said in (1, 2):
+        os.dup2(os.open(work / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), said)
+    import msgspec, torch
+    import torch._dynamo  # loaded once there is a group, it holds that for good, and with it its threads
+    from torch import distributed
+
+    other = os.fork()
+    rank = int(other > 0)
+    distributed.init_process_group("gloo", init_method=f"file://{work / 'meeting'}", rank=rank, world_size=2)
+    samples, configs = (work / "job").read_text().split("|")
+    samples = msgspec.json.decode(samples, type=list[tuple[list[TokenSequence], float]])
+    samples = [Sample(tuple(q), a) for q, a in samples]
+    for number, config in enumerate(msgspec.json.decode(configs, type=list[LearnerConfig])):
+        learner = make_learner(base, config)
+        learner._budget += 17 * rank  # as where its card has more free memory
+        metrics = learner.step(samples)
+        metrics = learner.step(samples)
+        weights = {n: p.detach() for n, p in learner.model.named_parameters() if p.requires_grad}
+        torch.save((dataclasses.asdict(metrics), weights), work / f"{number}-{rank}.pt")
+    distributed.destroy_process_group()
+    for attempt in range(600):  # a thread that was joined is listed a moment longer
+        threads = []
+        for one in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):
+                threads.append(open(f"/proc/self/task/{one}/comm").read())
+        if not any("gloo" in name for name in threads):
+            break
+        time.sleep(0.05)
+    else:
+        raise RuntimeError(f"the group's threads are still there: {threads}")
+    if other:
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+
+
+sys.path.append(str(support))
+from forked_starts import ended_in_a_fork
+
+(work / "ended").write_text(str(ended_in_a_fork(ranks)))
+q = TokenSequence("t", "r", "a", (1, 2, 3), (0, 1, 1), (None, -1.0, -1.0), (-1, 0, 0), ("p@0",), ("c",))
+for engine in ("packed", "trl"):
+    learner = make_learner(base, LearnerConfig(lora_rank=8, engine=engine))
+    learner.step([Sample((q,), 1.0)])
+    (out / engine).mkdir()
+    learner.save(out / engine)
+assert not {"vllm", "weave", "wandb", "trackio", "mlflow", "comet_ml"} & sys.modules.keys()
 """
 )
-"""Two ranks, one a fork of the other."""
+"""Both engines in one process, and before that two ranks, forks of it, one of the other: the imports are done once."""
+
+DOUBLE = {"dtype": "float64", "micro_batch_tokens": 20}
+OF_TWO_RANKS = [
+    dataclasses.replace(LOOSE, **DOUBLE, loss="dapo", kl_weight=0.1),
+    dataclasses.replace(LOOSE, **DOUBLE, loss="gspo", epsilon_low=0.5, epsilon_high=0.5),
+    # All rows are one forest, so that the second rank has none.
+    dataclasses.replace(LOOSE, dtype="float64", micro_batch_tokens=10_000, loss="gspo", epsilon_high=0.5),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """What came of TWO_PROCESSES: of the process, whose working directory was `cwd`, and in `work` of its ranks."""
+
+    done: subprocess.CompletedProcess[str]
+    cwd: Path
+    work: Path
+
+
+@pytest.fixture(scope="module")
+def ended(
+    base_model: Path, tmp_path_factory: pytest.TempPathFactory, make_samples: Callable[[int], list[Sample]]
+) -> Ended:
+    cwd, work, out = (tmp_path_factory.mktemp(name) for name in ("cwd", "work", "out"))
+    samples = msgspec.json.encode([(s.sequences, s.advantage) for s in make_samples(0)])
+    (work / "job").write_bytes(samples + b"|" + msgspec.json.encode(OF_TWO_RANKS))
+    support = Path(forked_starts.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_PROCESSES, *map(str, (base_model, work, out, support))],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    return Ended(done, cwd, work)
+
+
+def test_nothing_is_printed_or_left_in_the_working_directory(ended: Ended) -> None:
+    assert (ended.done.returncode, ended.done.stdout, ended.done.stderr) == (0, "", "")
+    assert list(ended.cwd.iterdir()) == []
 
 
 def test_two_ranks_take_the_step_of_one(
-    base_model: Path, tmp_path: Path, make_samples: Callable[[int], list[Sample]]
+    base_model: Path, ended: Ended, make_samples: Callable[[int], list[Sample]]
 ) -> None:
+    assert (ended.work / "ended").read_text() == "0", (ended.work / "said").read_text()
     samples = make_samples(0)
-    double = {"dtype": "float64", "micro_batch_tokens": 20}
-    configs = [
-        dataclasses.replace(LOOSE, **double, loss="dapo", kl_weight=0.1),
-        dataclasses.replace(LOOSE, **double, loss="gspo", epsilon_low=0.5, epsilon_high=0.5),
-        # All rows are one forest, so that the second rank has none.
-        dataclasses.replace(LOOSE, dtype="float64", micro_batch_tokens=10_000, loss="gspo", epsilon_high=0.5),
-    ]
-    job = msgspec.json.encode([(s.sequences, s.advantage) for s in samples]) + b"|" + msgspec.json.encode(configs)
-    (tmp_path / "job").write_bytes(job)
-    done = subprocess.run(
-        [sys.executable, "-c", RANKS, str(base_model), str(tmp_path)], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    for number, config in enumerate(configs):
+    for number, config in enumerate(OF_TWO_RANKS):
         alone = PackedLearner(base_model, config)
         alone.step(samples)
         wanted = dataclasses.asdict(alone.step(samples))
         for rank in (0, 1):
-            found, moved = torch.load(tmp_path / f"{number}-{rank}.pt")
+            found, moved = torch.load(ended.work / f"{number}-{rank}.pt")
             assert found.pop("step_s") > 0
             assert found == pytest.approx({name: value for name, value in wanted.items() if name != "step_s"})
             for name, weight in weights(alone).items():
