@@ -228,3 +228,116 @@ def test_beside_a_running_collector_a_session_goes_on(program: str, tmp_path: Pa
 
 def spans(records: Sequence[Record]) -> list[SpanRow]:
     return [one for one in records if isinstance(one, SpanRow)]
+
+
+def thinks(id: str, parent: str, at: int, **more: Any) -> dict[str, Any]:
+    """A line of an answer of Claude Code's, of which others follow: it says no reason to stop."""
+    found = line(id, parent, "assistant", [{"type": "thinking", "thinking": "Hm.", "signature": "x"}], at, **more)
+    return {**found, "message": {**found["message"], "stop_reason": None}}
+
+
+def unstopped(one: dict[str, Any], output_tokens: int) -> dict[str, Any]:
+    usage = {**one["message"]["usage"], "output_tokens": output_tokens}
+    return {**one, "message": {**one["message"], "stop_reason": None, "usage": usage}}
+
+
+TEXT = {"type": "text", "text": "I look."}
+ANSWERS: dict[str, list[dict[str, Any]]] = {
+    "claude": [
+        line("w1", "u9", "user", "And then?", 20),
+        thinks("w2", "w1", 21, answer="a4"),
+        unstopped(line("w3", "w2", "assistant", [TEXT], 22, answer="a4"), 1),
+        line("w4", "w3", "assistant", [use("t9")], 23, answer="a4"),
+        line("w5", "w4", "assistant", [use("t10")], 24, answer="a4"),
+        line("w6", "w4", "user", [done("t9", "nine")], 25),
+        line("w7", "w5", "user", [done("t10", "ten")], 26),
+        line("w8", "w7", "assistant", [{"type": "text", "text": "Nine."}], 27, answer="a5"),
+    ],
+    "codex": [
+        event(20, "event_msg", type="task_started"),
+        spoken(20, "user", "And then?"),
+        event(21, "response_item", type="reasoning", summary=[{"type": "summary_text", "text": "Hm."}]),
+        spoken(22, "assistant", "I look."),
+        event(23, "response_item", type="function_call", name="exec", arguments='{"cmd":"cat"}', call_id="k9"),
+        event(24, "response_item", type="function_call", name="exec", arguments='{"cmd":"ls"}', call_id="k10"),
+        event(25, "event_msg", type="token_count", info={"last_token_usage": {"input_tokens": 9, "output_tokens": 4}}),
+        event(25, "response_item", type="function_call_output", call_id="k9", output="nine"),
+        event(26, "response_item", type="function_call_output", call_id="k10", output="ten"),
+        spoken(27, "assistant", "Nine."),
+        event(28, "event_msg", type="task_complete"),
+    ],
+}
+"""Of each program a turn with an answer of four parts."""
+CUTS = {"claude": (2, 3, 4, 5), "codex": (3, 4, 5, 6)}
+"""Behind how many lines the answer has one part, two, three or all, and no result."""
+BEING_WRITTEN = "its last answer was being written, or waited for tools, when it was read"
+
+
+FIRST = {"claude": SESSION, "codex": [*CODEX, event(5, "event_msg", type="task_complete")]}
+
+
+def cut(program: str, lines_of_turn: int | None = None) -> bytes:
+    return lines(*FIRST[program], *ANSWERS[program][:lines_of_turn])
+
+
+def parts(data: DataDir) -> list[list[Any]]:
+    """The parts of the answers of the one run, and how they stand in SQL."""
+    with Store.open(data) as store:
+        [run] = store.trajectories()
+        in_sql = store.sql("SELECT output_messages FROM calls ORDER BY started, span_id")[1]
+    said = [[type(part).__name__ for part in choice.message.parts] for one in run.calls for choice in one.call.choices]
+    assert [len(json.loads(text)[0]["parts"]) for (text,) in in_sql] == list(map(len, said))
+    return said
+
+
+@programs
+@pytest.mark.parametrize("cut_at", range(4))
+def test_an_answer_that_was_cut_when_it_was_imported_is_whole_at_the_next_import(
+    program: str, cut_at: int, tmp_path: Path
+) -> None:
+    data, file = DataDir(tmp_path / "data"), tmp_path / "session.jsonl"
+    imported(file, cut(program, CUTS[program][cut_at]), data)
+    calls, incomplete, _, _ = stored(data)
+    assert (calls, incomplete) == (CALLS[program][0] + 1, f"interrupted: {BEING_WRITTEN}")
+    report, _ = imported(file, cut(program), data)
+    assert report["stored_otherwise"] == 0
+    assert stored(data) == (CALLS[program][0] + 2, "", "Nine.", 0)
+    assert parts(data)[-2:] == [["ReasoningPart", "TextPart", "ToolCallPart", "ToolCallPart"], ["TextPart"]]
+    again, _ = imported(file, cut(program), data)
+    assert (again["new"], again["stored_otherwise"]) == (0, 0)
+
+
+@programs
+def test_each_longer_reading_of_an_answer_holds_in_whichever_order_they_come(program: str, tmp_path: Path) -> None:
+    alone = build_trajectories(spans(read_file(cut(program), "session").records))[0]
+    readings = [cut(program, at) for at in (*CUTS[program], None)]
+    for number, order in enumerate((readings, readings[::-1], readings[2:] + readings[:2])):
+        data = DataDir(tmp_path / str(number))
+        for content in order:
+            report, _ = imported(tmp_path / "session.jsonl", content, data)
+            assert report["stored_otherwise"] == 0
+        assert stored(data) == (CALLS[program][0] + 2, "", "Nine.", 0)
+        with Store.open(data) as store:
+            assert store.trajectories()[0].revision == alone.revision
+        with Store.open(journaled := DataDir(tmp_path / f"journaled {number}"), create=True) as store:
+            for content in order:
+                store.append(read_file(content, "session").records[::-1])
+        assert stored(journaled) == (CALLS[program][0] + 2, "", "Nine.", 0)
+
+
+@programs
+def test_an_answer_that_says_something_else_now_is_no_longer_one(program: str, tmp_path: Path) -> None:
+    data, file = DataDir(tmp_path / "data"), tmp_path / "session.jsonl"
+    imported(file, cut(program, CUTS[program][1]), data)
+    before = stored(data)
+    changed = cut(program).replace(b"I look.", b"I wait.")
+    report, _ = imported(file, changed, data)
+    assert (report["new"], report["stored_otherwise"]) == (0, 1)
+    assert stored(data) == before
+
+
+@programs
+def test_a_session_that_waits_for_the_person_is_complete(program: str, tmp_path: Path) -> None:
+    data = DataDir(tmp_path / "data")
+    imported(tmp_path / "session.jsonl", cut(program), data)
+    assert stored(data)[1:3] == ("", "Nine.")

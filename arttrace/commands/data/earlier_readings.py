@@ -39,14 +39,14 @@ class EarlierReadings:
         and nothing else, gets what is new; it keeps the name of the file that it was imported from first."""
         if self._is_empty or not batch.translated:
             return batch.records
-        records = list(batch.records)
+        records: list[Record | None] = list(batch.records)
         among = [trace for trace in batch.translated if not self._is_kept(trace)]
         found = self._store.sql(
             f"SELECT trace_id, count(*) FROM span_records WHERE trace_id IN ({listed(among) or 'NULL'}) GROUP BY 1"  # noqa: S608
         )[1]
         for traces in sized_parts([(trace, spans) for trace, spans in found], spans_at_once(0)):
             stored, _ = apart(self._store.spans_of_traces(traces))
-            here, known = set(traces), {(one.trace_id, one.span_id): one for one in sorted(stored, key=read_until)}
+            here, known = set(traces), {(one.trace_id, one.span_id): one for one in sorted(stored, key=_how_far)}
             now: dict[int, SpanRow] = {}
             for at, one in enumerate(records):
                 if isinstance(one, SpanRow) and one.trace_id in here:
@@ -58,11 +58,13 @@ class EarlierReadings:
             for at, span in now.items():
                 before = known.get((span.trace_id, span.span_id))
                 if before is not None and goes_on(before, span):
-                    records[at] = before  # of an older copy of the file
+                    records[at] = None  # of an older copy of the file
             self.runs += len(contradictory)
             for trace in contradictory:
                 self._kept.keep(trace.encode(), 1)
-        return [one for one in records if not (isinstance(one, SpanRow) and self._is_kept(one.trace_id))]
+        return [
+            one for one in records if one is not None and not (isinstance(one, SpanRow) and self._is_kept(one.trace_id))
+        ]
 
     def _no_continuations(
         self, known: Mapping[SpanKey, SpanRow], now: Mapping[int, SpanRow], unique: Mapping[SpanKey, UniqueSpan]
@@ -87,6 +89,11 @@ class EarlierReadings:
 
     def _is_kept(self, trace: str) -> bool:
         return self._kept.get(trace.encode()) is not None
+
+
+def _how_far(span: SpanRow) -> tuple[int, int, int]:
+    """The order of readings of one span, the one that holds last."""
+    return read_until(span), span.end_ns, span.characters
 
 
 _NAMED_BY_PROJECT = (semconv.AGENT_NAME, semconv.SCENARIO, semconv.GROUP)

@@ -110,8 +110,7 @@ def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:
     if len(versions) == 1:
         return versions[0]
     best = max(versions, key=lambda span: (span.row.end_ns > 0, read_until(span.row), span.length, span.content_hash))
-    if read_until(best.row):
-        versions = [one for one in versions if not goes_on(best.row, one.row)]
+    versions = [one for one in versions if not goes_on(best.row, one.row)]
     ended = [span.row for span in versions if span.row.end_ns > 0]
     named = frozenset(id for row in ended if (id := text(row.attributes.get(semconv.TRAJECTORY_ID))))
     return msgspec.structs.replace(

@@ -22,9 +22,9 @@ from arttrace.records import semconv
 from arttrace.records.message import joined_text
 from arttrace.records.record import Record
 from arttrace.records.values.finish_reasons import finish_reason
-from arttrace.records.values.lenient_json import json_object
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
-from arttrace.trajectories.identity.session_readings import CLAUDE_CODE
+from arttrace.trajectories.identity.session_readings import BEING_WRITTEN, CLAUDE_CODE
 from arttrace.wire.apis.anthropic.messages import counts
 from arttrace.wire.span_attributes import usage_attributes
 
@@ -154,10 +154,30 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         if agent is None:
             final = replies[-1].get("content")
             final = final if (text := joined_text(final)) is None else text
+    if not missing and _is_being_written(message_lines, answered, results):
+        missing = {semconv.INTERRUPTED: BEING_WRITTEN}
     if is_a_part:
         return  # a sub-agent's own file: the run's span comes with the session's
     metadata = {name: value for name in ("version", "gitBranch") if (value := message_lines[0].get(name))}
     yield run.end(task=session, metadata={"session": session, **metadata}, result=final, attributes=missing)
+
+
+def _is_being_written(
+    lines: list[dict[str, Any]], answered: dict[str, list[dict[str, Any]]], results: dict[str, Any]
+) -> bool:
+    """Whether the last answer of a session says nothing yet, waits for tools, or says no reason to stop where others
+    do: some versions write none at all."""
+    said = [line for line in lines if line["type"] == "assistant" and not line.get("isSidechain")]
+    if not said or _is_by_the_program(said[-1]):
+        return False
+    own = _answer_id(said[-1])
+    blocks = json_objects([block for part in answered[own] for block in _blocks(part["message"].get("content"))])
+    asked = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
+    if asked or not any(block.get("type") == "text" for block in blocks):
+        return not all(id in results for id in asked) or not asked
+    stops = {id: parts[-1]["message"].get("stop_reason") for id, parts in answered.items()}
+    stop = stops.pop(own)
+    return lines[-1] is said[-1] and (stop == "tool_use" or (stop is None and any(stops.values())))
 
 
 def _path(line: dict[str, Any], lines: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from arttrace.records.record import Record
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
 from arttrace.trajectories.decoding.attribute_values import from_json
-from arttrace.trajectories.identity.session_readings import CODEX
+from arttrace.trajectories.identity.session_readings import BEING_WRITTEN, CODEX
 
 KIND = "codex sessions"
 _OF_OTHERS = "inter_agent_communication"
@@ -115,6 +115,8 @@ class _Session:
         self._usage: dict[str, Any] = {}
         self._calls = 0
         self._is_own = self._is_sampled = True
+        self._turns_ended = 0
+        self._is_in_turn: bool | None = None
 
     def records(self) -> Iterator[Read]:
         instructions = self._meta.get("instructions") or self._meta.get("base_instructions")
@@ -145,15 +147,39 @@ class _Session:
             elif line["type"] == "response_item":
                 yield from self._item(payload, at)
         yield from self._flush()
+        missing = lacks(self._missing)
+        if not missing and self._is_being_written():
+            missing = {semconv.INTERRUPTED: BEING_WRITTEN}
         said = [one for one in self._history if one["role"] == "assistant" and one.get("content")]
         metadata = {"session": self._id} | {
             name: value for name in ("cli_version", "model_provider") if isinstance(value := self._meta.get(name), str)
         }
         result = said[-1]["content"] if said else None
-        yield self._run.end(task=self._id, metadata=metadata, result=result, attributes=lacks(self._missing))
+        yield self._run.end(task=self._id, metadata=metadata, result=result, attributes=missing)
+
+    def _is_being_written(self) -> bool:
+        """Whether the last answer of the session says nothing yet or waits for tools; or whether its turn has begun and
+        not ended: some versions do not write that."""
+        places = [at for at, one in enumerate(self._history) if one["role"] == "assistant"]
+        if self._is_in_turn is False or not places:
+            return False
+        answer = self._history[places[-1]]
+        calls = [call.get("id") for call in answer.get("tool_calls", ()) if "function" in call]
+        returned = [one.get("tool_call_id") for one in self._history[places[-1] :] if one["role"] == "tool"]
+        says_something = answer.get("content") or answer.get("tool_calls")
+        return (
+            not says_something
+            or not all(id in returned for id in calls)
+            or (self._is_in_turn is True and self._turns_ended > 0)
+        )
 
     def _event(self, payload: dict[str, Any]) -> Iterator[Record]:
         match payload.get("type"):
+            case "task_started" | "turn_started":
+                self._is_in_turn = True
+            case "task_complete" | "turn_complete" | "turn_aborted":
+                self._turns_ended += 1
+                self._is_in_turn = False
             case "token_count":
                 last = json_object(payload.get("info")).get("last_token_usage")
                 self._usage = last if isinstance(last, dict) else self._usage  # some have rate limits alone
