@@ -9,6 +9,7 @@ It ends with 0 where each of them died where it was told to and the last one end
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -116,8 +117,17 @@ def begin(die_at: str, file: Path, options: Sequence[str]) -> None:
     assert ended == (-signal.SIGKILL if die_at else 0), f"{die_at or 'the last'}: ended with {ended}"
 
 
+def warm() -> None:
+    """What a first call imports and builds, litellm's by OpenAI's client, for all starts."""
+    with serve_script(said) as server:
+        asked = [{"role": "user", "content": "why?"}]
+        asyncio.run(
+            load_litellm().acompletion(model="openai/any", api_base=server.url, api_key="unused", messages=asked)
+        )
+
+
 if __name__ == "__main__":
     collect_garbage_seldom()  # as the command does
-    load_litellm()
+    warm()
     for each in (*sys.argv[2].split(","), ""):
         begin(each, Path(sys.argv[1]), sys.argv[3:])
