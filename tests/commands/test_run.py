@@ -220,10 +220,7 @@ def test_a_program_ended_by_sigterm_is_seen_to_be_incomplete(tmp_path: Path, ser
 # --- the line at the end --------------------------------------------------------------------------------------------
 MANY = """
 import multiprocessing, subprocess, sys
-import arttrace, httpx
-from openai import OpenAI
-def ask(text):
-    OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+import arttrace
 @arttrace.trajectory
 def agent():
     ask("one")
@@ -231,9 +228,13 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["child"]:
         agent()
         sys.exit()
+    from openai import OpenAI
+    def ask(text):
+        OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
     url = str(OpenAI().base_url)
     agent()
-    subprocess.run([sys.executable, __file__, "child"], check=True)
+    captured = {**os.environ, "ARTTRACE_CAPTURE_HTTP": "1"}
+    subprocess.run([sys.executable, __file__, "child"], check=True, env=captured)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         pool.map(ask, ["two", "three"])
     body = {"model": "m", "messages": [{"role": "user", "content": "by HTTP"}]}
@@ -253,7 +254,7 @@ def said(directory: Path, server: ChatServer, *arguments: str, **environment: st
 
 
 def test_the_line_at_the_end_says_what_was_captured_and_what_was_not(server: ChatServer, tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text(MANY)
+    (tmp_path / "agent.py").write_text(ASK + MANY)
     program = ["--", sys.executable, str(tmp_path / "agent.py")]
     route = f"other[Refunds]=policy@{server.url}"
     *_, text = said(tmp_path, server, *program, ARTTRACE_ROUTE=route).splitlines()
@@ -530,11 +531,10 @@ def test_a_call_that_only_a_span_tells_of_is_in_the_programs_run(server: ChatSer
 
 SPAN_THAT_IS_NO_CALL = """
 import arttrace
-from openai import OpenAI
 from opentelemetry import trace
 @arttrace.trajectory
 def answer():
-    OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+    ask("hi")
 with trace.get_tracer("a server").start_as_current_span("chat"):
     answer()
 """
@@ -542,8 +542,9 @@ with trace.get_tracer("a server").start_as_current_span("chat"):
 
 def test_a_span_that_is_only_named_like_a_call_begins_no_run(server: ChatServer, tmp_path: Path) -> None:
     """What runs inside it is a run of its own, and there is none beside it."""
-    (tmp_path / "agent.py").write_text(SPAN_THAT_IS_NO_CALL)
-    assert "1 run and 1 model call captured" in said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"))
+    (tmp_path / "agent.py").write_text(ASK + SPAN_THAT_IS_NO_CALL)
+    shown = said(tmp_path, server, "--", sys.executable, str(tmp_path / "agent.py"), **CAPTURED)
+    assert "1 run and 1 model call captured" in shown
     agents = {span.name for span in finished_spans(tmp_path / "data") if span.name.startswith("invoke_agent")}
     assert agents == {"invoke_agent answer"}
 
