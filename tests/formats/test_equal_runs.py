@@ -125,3 +125,21 @@ def test_a_run_with_an_id_of_its_own_is_one_under_whichever_name_its_file_has(fo
     assert (run.project, run.conflicts, run.incomplete, len(run.calls), len(run.rewards)) == (
         "monday", 0, "", 1, 0 if form == "atif" else 1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["art", "atif"])
+def test_what_a_store_wrote_of_a_run_adds_nothing_to_it(form: str, tmp_path: Path) -> None:
+    """It comes back under the run's id, from where the run is not: its calls and its reward would count twice."""
+    data = tmp_path / "data"
+    imported(data, written(tmp_path / "x.jsonl", FORMS["conversation"]))
+    out = tmp_path / "out.jsonl"
+    wrote = CliRunner().invoke(cli, ["dataset", "--format", form, "-o", str(out), "--dir", str(data)])
+    assert wrote.exit_code == 0, wrote.output
+    done = CliRunner().invoke(cli, ["import", str(out), "--dir", str(data), "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout)[0]["stored_otherwise"] == 1
+    imported(tmp_path / "elsewhere", out)
+    for directory in (data, tmp_path / "elsewhere"):
+        with Store.open(DataDir(directory)) as store:
+            [run] = store.trajectories()
+            assert store.sql("SELECT calls, reward FROM trajectories")[1] == [(1, 1.0)]
+        assert (len(run.calls), len(run.agents)) == (1, 1)

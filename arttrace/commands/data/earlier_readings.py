@@ -1,6 +1,7 @@
 """Runs that an import finds stored in another reading: an earlier version of arttrace read their file, or the file
 changed since. Both readings side by side would be two runs in one, or one that contradicts itself. A session that went
-on, of which the file says all that is stored and more behind it, is none of them: it gets what is new."""
+on, of which the file says all that is stored and more behind it, is none of them: it gets what is new. A run that the
+store has as it was captured, and the file as a data set says it that was written of it, is one."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ import msgspec
 
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_files import Batch
+from arttrace.formats.imported_run import hashed
+from arttrace.formats.systems import art, atif
 from arttrace.records import semconv
 from arttrace.records.record import Record
+from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.store import AnyStore
 from arttrace.store.bounded_parts import sized_parts, spans_at_once
@@ -20,6 +24,9 @@ from arttrace.store.sql_text import listed
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate
 from arttrace.trajectories.identity.session_readings import goes_on, read_until, spans_read
 from arttrace.trajectories.identity.stand_ins import apart
+
+_SAY_WHOSE = (art.KIND, atif.KIND)
+"""The forms of data sets in which a run that is written keeps its id."""
 
 
 class EarlierReadings:
@@ -29,7 +36,7 @@ class EarlierReadings:
         self._store = store
         [(spans,)] = store.sql("SELECT count(*) FROM span_records")[1]
         self._is_empty = spans == 0
-        self._kept = KnownIds()
+        self._kept, self._written = KnownIds(), KnownIds()
         self._unchanged = Counter[str]()
         self.runs = 0
         """How many stay as they were read before."""
@@ -37,8 +44,9 @@ class EarlierReadings:
     def without(self, batch: Batch) -> list[Record]:
         """The records of a batch but for the spans of those runs. A run of which the file says more than the store,
         and nothing else, gets what is new; it keeps the name of the file that it was imported from first."""
-        if self._is_empty or not batch.translated:
+        if self._is_empty or not (batch.translated or self._written.count):
             return batch.records
+        self._keep_what_was_written_of_stored_runs(batch)
         records: list[Record | None] = list(batch.records)
         among = [trace for trace in batch.translated if not self._is_kept(trace)]
         found = self._store.sql(
@@ -62,9 +70,28 @@ class EarlierReadings:
             self.runs += len(contradictory)
             for trace in contradictory:
                 self._kept.keep(trace.encode(), 1)
-        return [
-            one for one in records if one is not None and not (isinstance(one, SpanRow) and self._is_kept(one.trace_id))
-        ]
+        return [one for one in records if one is not None and not self._is_of_a_kept_run(one)]
+
+    def _keep_what_was_written_of_stored_runs(self, batch: Batch) -> None:
+        named = {
+            id: one.trace_id
+            for one in batch.records
+            if isinstance(one, SpanRow) and one.trace_id in batch.translated and not self._is_kept(one.trace_id)
+            if isinstance(id := one.attributes.get(semconv.TRAJECTORY_ID), str) and id != one.trace_id
+            if one.trace_id in (hashed(32, kind, id) for kind in _SAY_WHOSE)
+        }
+        query = f"SELECT DISTINCT trajectory_id, trace_id FROM span_records WHERE trajectory_id IN ({listed(named)})"  # noqa: S608
+        stored = self._store.sql(query)[1] if named else []
+        for id in sorted({id for id, trace in stored if trace != named[id]}):
+            self.runs += 1
+            self._written.add([id.encode()])
+            self._written.keep(id.encode(), 1)
+            self._kept.keep(named[id].encode(), 1)
+
+    def _is_of_a_kept_run(self, record: Record) -> bool:
+        if isinstance(record, Reward):  # of a run that was read otherwise they have the ids that they had
+            return self._written.get(record.trajectory_id.encode()) is not None
+        return isinstance(record, SpanRow) and self._is_kept(record.trace_id)
 
     def _no_continuations(
         self, known: Mapping[SpanKey, SpanRow], now: Mapping[int, SpanRow], unique: Mapping[SpanKey, UniqueSpan]
