@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,30 @@ def run_twice(program: str, script: Script, data: Path, **more: str) -> Runs:
         command = [sys.executable, str(HERE / "twice.py"), program]
         env = environment(server, data, **more)
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        bare, captured = json.loads(finish(process))
-        half = len(server.sent) // 2
-        assert len(server.sent) == 2 * half > 0
-        return Runs(bare, captured, server.sent[:half], server.sent[half:], finished_spans(data))
+        return runs_of(finish(process), server, data)
+
+
+def run_each_twice(modules: list[str], cases: list[tuple[str, Script, dict[str, str]]], data: Path) -> list[Runs]:
+    """Programs with more in their environment, each in a fork of one process that has imported what takes them long."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serve_script(script)) for _, script, _ in cases]
+        folders = [data / str(number) for number in range(len(cases))]
+        asked = [
+            [program, environment(server, folder, **more)]
+            for (program, _, more), server, folder in zip(cases, servers, folders, strict=True)
+        ]
+        command = [sys.executable, str(HERE / "twice.py"), "--each", *modules]
+        done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+        return [runs_of(*each) for each in zip(lines, servers, folders, strict=True)]
+
+
+def runs_of(printed: str, server: ScriptedServer, data: Path) -> Runs:
+    bare, captured = json.loads(printed)
+    half = len(server.sent) // 2
+    assert len(server.sent) == 2 * half > 0
+    return Runs(bare, captured, server.sent[:half], server.sent[half:], finished_spans(data))
 
 
 def texts(attribute: Any) -> list[str]:
@@ -156,9 +177,16 @@ def order_desk(asked: Asked) -> Reply:
     return Reply("Done, " + asked.results[-1])
 
 
+@pytest.fixture(scope="module")
+def of_openai_agents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
+    apis = ("responses", "chat")
+    cases = [("openai_agents", order_desk, {"API": api}) for api in apis]
+    return dict(zip(apis, run_each_twice(["agents"], cases, tmp_path_factory.mktemp("agents")), strict=True))
+
+
 @pytest.mark.parametrize("api", ["responses", "chat"])
-def test_openai_agents_sdk(api: str, tmp_path: Path) -> None:
-    runs = run_twice("openai_agents", order_desk, tmp_path, API=api)
+def test_openai_agents_sdk(api: str, of_openai_agents: dict[str, Runs]) -> None:
+    runs = of_openai_agents[api]
     check(runs)
     assert runs.bare[:2] == ["Done, refunded 3", "Refunds"]
     assert len(runs.calls) == 6
@@ -187,8 +215,20 @@ def writing(asked: Asked) -> Reply:
     return Reply(" and ".join(asked.results))
 
 
-def test_langgraph(tmp_path: Path) -> None:
-    runs = run_twice("langgraph_agent", writing, tmp_path)
+@pytest.fixture(scope="module")
+def of_langgraph(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
+    """Of the agent, of the agent whose graphs are streamed, and of steps."""
+    cases: list[tuple[str, Script, dict[str, str]]] = [
+        ("langgraph_agent", writing, {}),
+        ("langgraph_agent", writing, {"STREAM": "1"}),
+        ("langgraph_steps", lambda asked: Reply(asked.system.removeprefix("You ")), {}),
+    ]
+    runs = run_each_twice(["langchain_openai", "langgraph.prebuilt"], cases, tmp_path_factory.mktemp("langgraph"))
+    return dict(zip(("agent", "streamed", "steps"), runs, strict=True))
+
+
+def test_langgraph(of_langgraph: dict[str, Runs]) -> None:
+    runs = of_langgraph["agent"]
     check(runs)
     assert len(runs.calls) == 4
     assert sorted(runs.tools, reverse=True) == [
@@ -202,8 +242,8 @@ def test_langgraph(tmp_path: Path) -> None:
     assert first.parent_span_id != second.parent_span_id
 
 
-def test_langgraph_streamed(tmp_path: Path) -> None:
-    runs = run_twice("langgraph_agent", writing, tmp_path, STREAM="1")
+def test_langgraph_streamed(of_langgraph: dict[str, Runs]) -> None:
+    runs = of_langgraph["streamed"]
     check(runs)
     assert Counter(runs.callers) == {"writer": 6, "reviewer": 4}
     agents = runs.named(semconv.OPERATION_INVOKE_AGENT)
@@ -224,8 +264,10 @@ def weather(asked: Asked) -> Reply:
     return Reply(calls=(Call("final_result", {"name": city, "degrees": int(asked.results[0])}, f"call_end_{city}"),))
 
 
-def test_a_step_that_langgraph_runs_alone_is_its_graphs_own_however_the_graph_is_run(tmp_path: Path) -> None:
-    runs = run_twice("langgraph_steps", lambda asked: Reply(asked.system.removeprefix("You ")), tmp_path)
+def test_a_step_that_langgraph_runs_alone_is_its_graphs_own_however_the_graph_is_run(
+    of_langgraph: dict[str, Runs],
+) -> None:
+    runs = of_langgraph["steps"]
     check(runs)
     (trajectory,) = build_trajectories(runs.spans)
     declared = {agent.id: agent.name for agent in trajectory.agents if not agent.inferred}
