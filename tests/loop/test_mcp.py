@@ -32,7 +32,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "mcp" / "server.py"
 ON_STDIO = [sys.executable, str(EXAMPLE)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def over_http() -> Iterator[str]:
     with answering(EXAMPLE, "--http") as url:
         yield url
@@ -82,12 +82,12 @@ async def test_a_rollout_calls_the_servers_tools_and_reads_its_resources(
 
 async def test_a_model_that_never_ends_is_asked_so_often_and_no_more(tmp_path: Path) -> None:
     def endless(asked: Asked) -> Reply:
-        return Reply("I look.", (Call("stations", {}),))
+        return Reply("I look.", (Call("look", {"what": "boat"}),))
 
     arttrace.init(dir=tmp_path)
     with serve_script(endless) as server:
         model = art.Model("m", inference_base_url=server.url, inference_api_key="k")
-        group = await art.gather_trajectories([rollout(model, "Where to?", ON_STDIO, max_turns=3, temperature=0.5)])
+        group = await art.gather_trajectories([rollout(model, "Where to?", MCP, max_turns=3, temperature=0.5)])
         assert [sent.json["temperature"] for sent in server.sent] == [0.5] * 3
     assert group.results == ["I look."]
     assert group.trajectories[0].tags == ("max_turns",)
@@ -328,7 +328,9 @@ async def test_a_server_that_ends_ends_the_run_and_is_no_fault_of_the_agents(tra
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_block_that_is_given_up_is_no_failure_of_the_server(transport: str) -> None:
+async def test_a_block_that_is_given_up_is_no_failure_of_the_server(
+    transport: str, request: pytest.FixtureRequest
+) -> None:
 
     async def given_up(server: Any) -> None:
         async with asyncio.timeout(30) as bound, connect(server) as client:
@@ -336,8 +338,8 @@ async def test_a_block_that_is_given_up_is_no_failure_of_the_server(transport: s
             bound.reschedule(0)
             await asyncio.sleep(60)
 
-    started = answering(EXAMPLE, "--http") if transport == "http" else contextlib.nullcontext(ON_STDIO)
-    with started as server, pytest.raises(TimeoutError):
+    server = ON_STDIO if transport == "stdio" else request.getfixturevalue("over_http")
+    with pytest.raises(TimeoutError):
         await given_up(server)
 
 
