@@ -378,7 +378,7 @@ def test_in_bfloat16_a_stale_adapter_is_found_and_the_current_one_is_not_refused
     config = LearnerConfig(engine=engine, device="cpu", dtype="bfloat16", lora_rank=16, learning_rate=1e-4)
     learner = make_learner(model, config)
     served, rng = TorchEngine(model, learner), random.Random(1)
-    for step in range(4):
+    for step in range(3):
         rows = [[rng.randrange(SERVED.vocabulary) for _ in range(80)] for _ in range(16)]
         version = f"p@{step}"
         if step:

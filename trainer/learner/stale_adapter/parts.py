@@ -53,7 +53,9 @@ def part_gone(left: Sequence[float], along: Sequence[float], answers: Sequence[t
     """`left` is how far what was captured is from the current version at each token, `along` how far the other version
     is (nats); `answers` names the run that each token is of, and the answer in it."""
     runs = [run for run, _ in answers]
-    by_run, by_answer = _mixture(left, along, runs), _mixture(left, along, answers)
+    by_run = _mixture(left, along, runs)
+    has_one_each = len(set(answers)) == len(set(runs))
+    by_answer = by_run if has_one_each else _mixture(left, along, answers)
     clearest, units = max((by_run, runs), (by_answer, answers), key=lambda one: one[0].evidence)
     stale = {run for run, unit in zip(runs, units, strict=True) if clearest.probable.get(unit, 0) > 0.5}
     share = math.fsum(clearest.probable[unit] for unit in units) / max(len(units), 1)
