@@ -50,6 +50,7 @@ main()
 """
 WAITING = "ends when the libraries that it is loading are loaded; Ctrl-C again does not wait\n"
 JUDGED = ("score", "--judge", "openai/any", "--judge-base-url", "http://127.0.0.1:9/v1")
+NONE_SCORED = f"\n{WAITING}0 of 1 group scored and stored; run again to continue.\n"
 KEEPERS = (("view", "--port", "0"), ("collect", "--port", "0"))
 
 
@@ -71,27 +72,23 @@ def as_a_terminal_starts_it() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("command", "imported", "said", "number"),
+    ("command", "imported", "said", "number", "litellm"),
     [
-        (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGINT),
-        (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGHUP),
-        (
-            JUDGED,
-            "litellm",
-            f"\n{WAITING}0 of 1 group scored and stored; run again to continue.\n",
-            signal.SIGTERM,
-        ),
-        (("judge-check", *JUDGED[1:]), "litellm", f"\n{WAITING}", signal.SIGINT),
+        (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGINT, ""),
+        (("ls",), "arttrace.commands.inspect.ls", "", signal.SIGHUP, ""),
+        (JUDGED, "litellm", NONE_SCORED, signal.SIGTERM, "an empty one"),
+        pytest.param(JUDGED, "litellm", NONE_SCORED, signal.SIGTERM, "the real one", marks=pytest.mark.full),
+        (("judge-check", *JUDGED[1:]), "litellm", f"\n{WAITING}", signal.SIGINT, "an empty one"),
     ],
-    ids=["ls-2", "ls-1", "score-15", "judge-check-2"],
+    ids=["ls-2", "ls-1", "score-15", "score-15-real", "judge-check-2"],
 )
 def test_a_signal_amid_an_import_ends_the_command_when_it_is_done(
-    command: tuple[str, ...], imported: str, said: str, number: signal.Signals, data: DataDir
+    command: tuple[str, ...], imported: str, said: str, number: signal.Signals, litellm: str, data: DataDir
 ) -> None:
     """An exception that is raised there comes out as another one (as of `__set_name__`), or as an abort of C++ code."""
     program = [sys.executable, "-c", AMID_AN_IMPORT, *command, str(int(number)), imported]
     empty = {}
-    if command[0] == "judge-check":  # the signal comes as litellm is looked for, and nothing of it is used any more
+    if litellm == "an empty one":  # the signal comes as litellm is looked for, and nothing of it is used any more
         (data.root / "litellm.py").touch()
         empty = {"PYTHONPATH": str(data.root)}
     done = subprocess.run(program, env=environment(data, **empty), capture_output=True, text=True, timeout=WAITS_S)
