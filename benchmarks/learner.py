@@ -120,9 +120,9 @@ def work(found: dict[str, float]) -> float:
 def take_trl_as_it_is() -> None:
     """TRL's own way to log-probabilities in place of our engine's, which computes them at trained positions only."""
     from trainer.learner.trl import trainer as trl_trainer
-    from trainer.offline.torch_head import use_where_triton_is_missing
+    from trainer.offline.torch_head import use_on_cpus
 
-    use_where_triton_is_missing()
+    use_on_cpus()
     original = trl_trainer._trl.GRPOTrainer._get_per_token_logps_and_entropies
 
     def noted(self: Any, *given: Any, **named: Any) -> Any:
