@@ -8,11 +8,9 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 from safetensors import SafetensorError
 
-from arttrace.records.policy import PolicyStep
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import TrainingError
 from trainer.learner.config import LearnerConfig
@@ -137,6 +135,10 @@ def load_state(
 
 def _loss_of_version(directory: Path) -> str:
     """By its manifest, for states from before they said it; "" where that does not say it."""
+    import msgspec  # which a machine that only measures the learner does not have
+
+    from arttrace.records.policy import PolicyStep
+
     try:
         made = msgspec.json.decode((directory / "manifest.json").read_bytes(), type=PolicyStep)
     except (OSError, *UNREADABLE):
