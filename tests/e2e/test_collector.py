@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +41,8 @@ pytestmark = pytest.mark.e2e
 T = TypeVar("T")
 IDS = [(bytes([n]) * 16, bytes([n]) * 8) for n in (1, 2, 3)]
 MAIN = "from arttrace.commands import main; main()"
+get, post = (partial(ask, timeout=60) for ask in (httpx.get, httpx.post))
+"""With httpx's own 5 s, a query of a store that is being opened went beyond them on a busy machine."""
 
 
 def arttrace(*arguments: str) -> list[str]:
@@ -121,13 +124,13 @@ def test_commands_ask_the_collector_that_owns_the_store(
     collector: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
     _, url = collector
-    answer = httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
+    answer = post(f"{url}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
     assert (answer.status_code, answer.headers["x-arttrace-collector"]) == (200, "1")
 
     def shown(name: str, value: float) -> None:
         deadline = time.monotonic() + 60
         while True:
-            text = httpx.get(f"{url}/metrics").text
+            text = get(f"{url}/metrics").text
             [line] = [one for one in text.splitlines() if one.startswith(f"arttrace_collector_{name} ")]
             if float(line.split()[1]) == value:
                 return
@@ -138,7 +141,7 @@ def test_commands_ask_the_collector_that_owns_the_store(
     shown("load_lag_seconds", 0)
     shown("ready", 1)
     shown("spans_acknowledged_total", 3)
-    assert httpx.get(f"{url}/ready").status_code == 200
+    assert get(f"{url}/ready").status_code == 200
 
     def run(*arguments: str) -> str:
         done = subprocess.run(arttrace(*arguments, "--dir", str(tmp_path)), capture_output=True, text=True)
@@ -149,9 +152,9 @@ def test_commands_ask_the_collector_that_owns_the_store(
     assert json.loads(run("show", "01" * 16, "--json"))["trajectory"]["id"] == "01" * 16
     owner = json.loads((tmp_path / "owner.json").read_text())
     key = {"authorization": f"Bearer {owner['token']}"}
-    asked = httpx.get(f"{url}/api/summaries", params={"limit": 1}, headers=key)  # at the collector's own address
+    asked = get(f"{url}/api/summaries", params={"limit": 1}, headers=key)  # at the collector's own address
     assert [one["calls"] for one in asked.json()] == [1]
-    table = httpx.post(
+    table = post(
         f"{url}/api/sql",
         json={"query": "SELECT span_id, start_ns FROM spans ORDER BY 1"},
         headers=key | {"accept": "application/vnd.apache.arrow.stream"},
@@ -159,9 +162,9 @@ def test_commands_ask_the_collector_that_owns_the_store(
     assert pyarrow.ipc.open_stream(table.content).read_all().column("span_id").to_pylist() == [
         span_id.hex() for _, span_id in IDS
     ]
-    assert httpx.get(f"{url}/api/summaries").status_code == 401
+    assert get(f"{url}/api/summaries").status_code == 401
     reward = encode_records([Reward(id="r", trajectory_id="01" * 16, value=0.5)])
-    posted = httpx.post(f"{url}/api/records", content=reward, headers=key | {"content-type": "application/x-ndjson"})
+    posted = post(f"{url}/api/records", content=reward, headers=key | {"content-type": "application/x-ndjson"})
     assert posted.status_code == 200
     assert json.loads(run("sql", "SELECT value FROM rewards", "--json")) == [{"value": 0.5}]
 
@@ -180,7 +183,7 @@ def test_the_child_that_owns_the_store_is_started_again(
 
     first = owner()
     os.kill(first, signal.SIGKILL)
-    answer = httpx.post(f"{collector[1]}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
+    answer = post(f"{collector[1]}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
     assert answer.status_code == 200  # nobody waits for the child
     with open_store(data) as store:  # whoever gets the file first
         assert len(store.spans("01" * 16)) == 1
@@ -192,9 +195,7 @@ def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     with running(tmp_path) as (process, line):
         owner = eventually(lambda: read_owner(data))
-        answer = httpx.post(
-            f"{line.split()[2]}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF}
-        )
+        answer = post(f"{line.split()[2]}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
         assert answer.status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -250,13 +251,13 @@ def eventually(found: Callable[[], T | None]) -> T:
 def test_a_store_that_another_process_holds_is_asked_there(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     with hold_store(data, create=True) as held, collecting(tmp_path) as (_, url):
-        answer = httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
+        answer = post(f"{url}/v1/traces", content=chat_request(IDS), headers={"content-type": PROTOBUF})
         assert answer.status_code == 200
         assert held.ingest_spool() == 3  # the holder takes in what the collector made durable
         held_by = json.loads(data.owner.read_text())
         key = {"authorization": f"Bearer {held_by['token']}"}
-        assert httpx.get(f"{url}/api/summaries", headers=key).status_code == 401  # its token is not the collector's
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert get(f"{url}/api/summaries", headers=key).status_code == 401  # its token is not the collector's
+        assert get(f"{url}/health").status_code == 200
 
 
 def test_stock_exporter_over_grpc(tmp_path: Path) -> None:
@@ -295,9 +296,9 @@ def test_others_than_this_machine_need_a_key(tmp_path: Path) -> None:
     file.write_text("a key\n")
     with collecting(tmp_path, "--host", "0.0.0.0", "--api-key-file", str(file), "--grpc-port", "0") as (line, url):
         headers = {"content-type": PROTOBUF}
-        assert httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers=headers).status_code == 401
+        assert post(f"{url}/v1/traces", content=chat_request(IDS), headers=headers).status_code == 401
         headers["authorization"] = "Bearer a key"
-        assert httpx.post(f"{url}/v1/traces", content=chat_request(IDS), headers=headers).status_code == 200
+        assert post(f"{url}/v1/traces", content=chat_request(IDS), headers=headers).status_code == 200
         with grpc.insecure_channel(f"127.0.0.1:{line.split('gRPC on port ')[1].split()[0]}") as channel:
             export = channel.unary_unary(f"/{SERVICE}/Export")
             with pytest.raises(grpc.RpcError) as error:

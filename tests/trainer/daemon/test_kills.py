@@ -27,7 +27,7 @@ from trainer.daemon.state import read_state
 from trainer.policies.checkpoints import Checkpoints
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork on Windows")
+pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="no fork on Windows"), pytest.mark.timeout(3600)]
 
 KILLS = ["starting:1", "wait:1", "score:2", "batch:2", "step:3", "half:3", "checkpoint:4", "publish:4"]
 KILLS += ["handed:5", "record:5"]
