@@ -102,14 +102,15 @@ def test_a_signal_amid_an_import_ends_the_command_when_it_is_done(
         ("ls", "click"),
         ("ls", "arttrace.system.processes"),
         ("status", "importlib.metadata"),
-        ("ls", "pyarrow"),
+        ("export --format parquet -o views", "pyarrow"),
     ],
 )
 def test_ctrl_c_while_the_command_line_is_imported_ends_it_in_a_line(
     command: str, imported: str, data: DataDir
 ) -> None:
-    program = [sys.executable, "-c", AMID_AN_IMPORT, command, str(int(signal.SIGINT)), imported]
-    done = subprocess.run(program, env=environment(data), capture_output=True, text=True, timeout=WAITS_S)
+    program = [sys.executable, "-c", AMID_AN_IMPORT, *command.split(), str(int(signal.SIGINT)), imported]
+    asked = {"env": environment(data), "cwd": data.root}
+    done = subprocess.run(program, **asked, capture_output=True, text=True, timeout=WAITS_S)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
 
 
