@@ -33,9 +33,14 @@ class ContentIds:
 
     def of_own(self, system: str, source: str, id: Any) -> str:
         """32 hex digits for a run that its system gave an id: the same in whichever file. A run that is in the store
-        as version 0.1 imported it, with the name of its file in its id, keeps that."""
+        from when the name of its file was a part of that keeps what it has."""
         if self._stored is None:
             self._stored = KnownIds()
             self._stored.add(one.encode() for one in self._ask_stored())
         former = hashed(32, source, id)
-        return former if former.encode() in self._stored else hashed(32, system, id)
+        return former if former.encode() in self._stored else id_of_own(system, id)
+
+
+def id_of_own(system: str, id: Any) -> str:
+    """32 hex digits from the id that a system gave a run."""
+    return hashed(32, system, id)

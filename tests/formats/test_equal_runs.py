@@ -103,11 +103,11 @@ OWN_IDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", OWN_IDS)
-def test_a_run_with_an_id_of_its_own_that_0_1_imported_is_there_once(
+def test_a_run_that_was_imported_with_the_name_of_its_file_in_its_id_is_there_once(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(tmp_path / "monday.jsonl", OWN_IDS[form])
-    with monkeypatch.context() as patch:  # 0.1 had the file's name in each id
+    with monkeypatch.context() as patch:  # as earlier versions made them
         patch.setattr(ContentIds, "of_own", lambda self, system, source, id: hashed(32, source, id))
         before = imported(tmp_path / "data", file)
     for _ in range(2):

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from arttrace.formats.content_ids import id_of_own
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_files import Batch
-from arttrace.formats.imported_run import hashed
 from arttrace.formats.systems import art, atif
 from arttrace.records import semconv
 from arttrace.records.record import Record
@@ -68,8 +68,7 @@ class EarlierReadings:
                 if before is not None and goes_on(before, span):
                     records[at] = None  # of an older copy of the file
             self.runs += len(contradictory)
-            for trace in contradictory:
-                self._kept.keep(trace.encode(), 1)
+            self._kept.add(trace.encode() for trace in contradictory)
         return [one for one in records if one is not None and not self._is_of_a_kept_run(one)]
 
     def _keep_what_was_written_of_stored_runs(self, batch: Batch) -> None:
@@ -78,19 +77,18 @@ class EarlierReadings:
             for one in batch.records
             if isinstance(one, SpanRow) and one.trace_id in batch.translated and not self._is_kept(one.trace_id)
             if isinstance(id := one.attributes.get(semconv.TRAJECTORY_ID), str) and id != one.trace_id
-            if one.trace_id in (hashed(32, kind, id) for kind in _SAY_WHOSE)
+            if one.trace_id in (id_of_own(kind, id) for kind in _SAY_WHOSE)
         }
         query = f"SELECT DISTINCT trajectory_id, trace_id FROM span_records WHERE trajectory_id IN ({listed(named)})"  # noqa: S608
         stored = self._store.sql(query)[1] if named else []
         for id in sorted({id for id, trace in stored if trace != named[id]}):
             self.runs += 1
             self._written.add([id.encode()])
-            self._written.keep(id.encode(), 1)
-            self._kept.keep(named[id].encode(), 1)
+            self._kept.add([named[id].encode()])
 
     def _is_of_a_kept_run(self, record: Record) -> bool:
         if isinstance(record, Reward):  # of a run that was read otherwise they have the ids that they had
-            return self._written.get(record.trajectory_id.encode()) is not None
+            return record.trajectory_id.encode() in self._written
         return isinstance(record, SpanRow) and self._is_kept(record.trace_id)
 
     def _no_continuations(
@@ -115,7 +113,7 @@ class EarlierReadings:
         return found
 
     def _is_kept(self, trace: str) -> bool:
-        return self._kept.get(trace.encode()) is not None
+        return trace.encode() in self._kept
 
 
 def _how_far(span: SpanRow) -> tuple[int, int, int]:
