@@ -119,17 +119,17 @@ def load_state(
     if dropped:
         optimizer.state.clear()  # of a step that was made and could not be kept
         return Loaded(int(state["steps"]))
-    before = state.get("loss") or _loss_of_version(directory)
+    before, note = state.get("loss") or _loss_of_version(directory), ""
     if before in (loss, ""):
         optimizer.load_state_dict(state["optimizer"])
         for group in optimizer.param_groups:  # its moments are loaded; what it does with them is the config's
             group.update(optimizer_settings(config))
     else:
         optimizer.state.clear()
+        note = f"AdamW's moments begin anew: those of {directory.name} are of {before}"
     torch.set_rng_state(state["rng"].cpu())
     if config.runs_on == "cuda" and "cuda_rng" in state:
         torch.cuda.set_rng_state(state["cuda_rng"].cpu())
-    note = "" if before in (loss, "") else f"AdamW's moments begin anew: those of {directory.name} are of {before}"
     return Loaded(state["steps"], note)
 
 

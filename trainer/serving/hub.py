@@ -42,8 +42,8 @@ def find_base_model(given: str, *, weights: bool = True) -> tuple[Path, str]:
         from huggingface_hub import snapshot_download
 
     try:
-        ignored = _FOR_OTHERS if weights else [*_FOR_OTHERS, _WEIGHTS]
-        found = Path(snapshot_download(given, allow_patterns=[*_FILES, _WEIGHTS], ignore_patterns=ignored))
+        wanted = [*_FILES, _WEIGHTS] if weights else _FILES
+        found = Path(snapshot_download(given, allow_patterns=wanted, ignore_patterns=_FOR_OTHERS))
     except Exception as error:  # whatever the hub's client and the network raise
         hub = os.environ.get("HF_ENDPOINT", "the Hugging Face hub")
         raise ServingError(
