@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from arttrace.formats.files.known_ids import KnownIds
 from arttrace.formats.imported_run import hashed
@@ -39,6 +39,24 @@ class ContentIds:
             self._stored.add(one.encode() for one in self._ask_stored())
         former = hashed(32, source, id)
         return former if former.encode() in self._stored else id_of_own(system, id)
+
+
+class ItemOrigin(NamedTuple):
+    """The file that an item is of, its place there, and the ids of all files that are imported with it."""
+
+    source: str
+    """Names runs that do not name themselves: the file's name, mostly."""
+    place: str
+    """Where the item stands: `line 3`."""
+    ids: ContentIds
+
+    def id_of(self, content: Any) -> str:
+        """32 hex digits for a run or a call of this content; `ContentIds.next` says when they are others."""
+        return self.ids.next(self.source, content)
+
+    def id_of_own(self, system: str, id: Any) -> str:
+        """32 hex digits for a run that its system gave an id; see `ContentIds.of_own`."""
+        return self.ids.of_own(system, self.source, id)
 
 
 def id_of_own(system: str, id: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ContentIds, ItemOrigin
 from arttrace.formats.conversations import Conversations, messages_of
 from arttrace.formats.evaluations import carried, is_reward_span, rewards_of
 from arttrace.formats.files.item_records import ItemRecords, characters_of
@@ -33,19 +33,11 @@ from arttrace.formats.sdks import langfuse, logfire
 from arttrace.formats.sdks.openinference.feedback import kept_as_notes
 from arttrace.formats.sdks.tolerant import normalised
 from arttrace.formats.sdks.whole_traces.messages_elsewhere import with_messages
-from arttrace.formats.systems import (
-    art,
-    atif,
-    completions,
-    exchanges,
-    training_rows,
-)
+from arttrace.formats.systems import completions, exchanges, training_rows
+from arttrace.formats.systems.forms import FORMS
 from arttrace.formats.systems.refused_items import instead_of
-from arttrace.formats.systems.rollouts import agent_lightning, nemo_gym, rllm, tau2, verifiers, verifiers_traces, verl
+from arttrace.formats.systems.rollouts import verl
 from arttrace.formats.systems.sessions import claude_code, codex
-from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
-from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
-from arttrace.formats.systems.tracers.weave import calls as weave
 from arttrace.records import semconv
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
@@ -238,7 +230,6 @@ class _Reader:
             item = read_json(item)
         if not isinstance(item, dict):
             raise ValueError(str(item) if isinstance(item, Exception) else "no JSON object")
-        source = self._source
         if "resourceSpans" in item or "resourceLogs" in item:
             return self._is("otlp", self._of_otlp(item))
         if isinstance(item.get("observations"), list):
@@ -251,43 +242,23 @@ class _Reader:
             return self._claude.take(item)
         if codex.recognises(item):
             return _as_stored(self._codex.take(item))
-        if atif.recognises(item):
-            return self._is(atif.KIND, atif.records(item, source, self._ids))
-        if rllm.recognises(item):
-            return self._is(rllm.KIND, rllm.records(item, source, place, self._ids))
-        if art.recognises(item):
-            return self._is(art.KIND, art.records(item, source, place, self._ids))
-        if mini_swe_agent.recognises(item):
-            return self._is(mini_swe_agent.KIND, mini_swe_agent.records(item, source, self._ids))
-        if swe_agent.recognises(item):
-            return self._is(swe_agent.KIND, swe_agent.records(item, source, self._ids))
-        if langsmith.recognises(item):
-            return self._is(langsmith.KIND, langsmith.records(item, source))
-        if braintrust.recognises(item):
-            return self._is(braintrust.KIND, braintrust.records(item, source))
-        if weave.recognises(item):
-            return self._is(weave.KIND, weave.records(item, source))
-        if phoenix.recognises(item):
-            return self._is(phoenix.KIND, phoenix.records(item, source))
         if verl.recognises(item):
             return _as_stored(self._verl.take(item, place))
+        origin = ItemOrigin(self._source, place, self._ids)
+        for form in FORMS:
+            if form.recognises(item):
+                return self._is(form.KIND, form.records(item, origin))
+        return self._of_messages(item, origin)
+
+    def _of_messages(self, item: dict[str, Any], origin: ItemOrigin) -> Iterable[Read]:
+        """Of messages of OpenAI's, as they were asked for and answered, or as a conversation."""
         if completions.recognises(item):
             return self._is(completions.KIND, self._exchanges.records(completions.exchange(item)))
-        if agent_lightning.recognises(item):
-            return self._is(agent_lightning.KIND, agent_lightning.records(item, source, self._ids))
-        if nemo_gym.recognises(item):
-            return self._is(nemo_gym.KIND, nemo_gym.records(item, source, place, self._ids))
-        if verifiers.recognises(item):
-            return self._is(verifiers.KIND, verifiers.records(item, source, place, self._ids))
-        if verifiers_traces.recognises(item):
-            return self._is(verifiers_traces.KIND, verifiers_traces.records(item, source, self._ids))
-        if tau2.recognises(item):
-            return self._is(tau2.KIND, tau2.records(item, source, self._ids))
         if exchanges.recognises(item):
             return self._is(exchanges.KIND, self._exchanges.records(item))
         has_messages = messages_of(item) is not None
         if training_rows.recognises(item, has_messages=has_messages):
-            return self._is(training_rows.KIND, training_rows.records(item, source, place, self._ids))
+            return self._is(training_rows.KIND, training_rows.records(item, origin))
         if has_messages:
             return self._is("conversations", self._conversations.records(item))
         if not item:

@@ -17,6 +17,10 @@ from system_files import lines
 from arttrace.commands import cli
 from arttrace.formats import systems
 from arttrace.formats.imported_files import read_file
+from arttrace.formats.systems import completions, exchanges, training_rows
+from arttrace.formats.systems.forms import FORMS
+from arttrace.formats.systems.rollouts import verl
+from arttrace.formats.systems.sessions import claude_code, codex
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -39,6 +43,14 @@ def test_there_is_an_item_of_every_form() -> None:
 def test_a_whole_item_of_every_form_is_read(form: str) -> None:
     found = read_file(lines(*ITEMS[form]), "file")
     assert (found.kinds, found.refused, found.left_out, bool(found.spans)) == ({form: 1}, 0, {}, True)
+
+
+@pytest.mark.parametrize("form", ITEMS)
+def test_no_item_is_of_two_forms(form: str) -> None:
+    modules = (claude_code, codex, verl, *FORMS, completions, exchanges)
+    for item in ITEMS[form]:
+        kinds = [module.KIND for module in modules if module.recognises(item)]
+        assert kinds == ([] if form in {*_OTHER_FORMS, training_rows.KIND} else [form])
 
 
 @pytest.mark.parametrize("form", ITEMS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts, whole_conversation
@@ -57,7 +57,7 @@ def _own(item: dict[str, Any]) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else item
 
 
-def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The runs of an item; those of one group are a group here, named by its metadata, or by its file and its place in
     it: groups of other files are others. Raises ValueError where a run of it cannot be read."""
     if item.get("format") == _COMPACT:
@@ -66,12 +66,12 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
         for at, one in enumerate([whole] if several is None else several, 1):
             if not isinstance(one, dict) or not recognises(one):
                 raise ValueError(f"its kind is {item.get('kind')!r}, which is no trajectory, and of no run")
-            yield from records(one, source, place if several is None else f"{place} {at}", ids)
+            yield from records(one, origin if several is None else origin._replace(place=f"{origin.place} {at}"))
         return
     item = _own(item)
     members = item.get("trajectories")
     shared = _object(item.get("metadata")) if isinstance(members, list) else {}
-    group = shared.get("group", shared.get("scenario", f"{source} {place}"))
+    group = shared.get("group", shared.get("scenario", f"{origin.source} {origin.place}"))
     of_group = (
         {f"group_{name}": item.get(name) for name in ("metadata", "metrics", "logs")}
         if isinstance(members, list)
@@ -80,7 +80,8 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
     for at, one in enumerate(members if isinstance(members, list) else [item]):
         if not isinstance(one, dict):
             raise ValueError("a trajectory is no object")
-        yield from _run(one, source, [group, at] if isinstance(members, list) else [place], group, ids, of_group or one)
+        place = [group, at] if isinstance(members, list) else [origin.place]
+        yield from _run(one, origin, place, group, of_group or one)
     failed = item.get("exceptions")
     yield from (LeftOutItem("rollouts that failed") for _ in (failed if isinstance(failed, list) else ()))
 
@@ -113,25 +114,24 @@ def _expanded(item: dict[str, Any]) -> Any:
 
 def _run(
     item: dict[str, Any],
-    source: str,
+    origin: ItemOrigin,
     place: list[Any],
     group: Any,
-    ids: ContentIds,
     of_group: Mapping[str, Any],
 ) -> Iterator[Read]:
     """One run; `of_group` is what is said of its group, as the Parquet logs name it."""
     metadata = _object(item.get("metadata"))
     if "group_index" in item:
-        group = _object(item.get("group_metadata")).get("group", f"{source} group {item['group_index']}")
+        group = _object(item.get("group_metadata")).get("group", f"{origin.source} group {item['group_index']}")
     own = metadata.pop("trajectory_id", None)
     scenario = metadata.pop("scenario", None)
     tags = str(metadata.pop("tags", "") or "")
     id = own if isinstance(own, str) else None
     exchanges = _exchanges(item)
     began = exchanges[0].start_ns or None if exchanges else None
-    key = None if id else ids.next(source, [place, item])
-    trace_id = ids.of_own(KIND, source, id) if id else None
-    run = ImportedRun(source, key, trace_id=trace_id, name=source, start_ns=began, trajectory_id=id)
+    key = None if id else origin.id_of([place, item])
+    trace_id = origin.id_of_own(KIND, id) if id else None
+    run = ImportedRun(origin.source, key, trace_id=trace_id, name=origin.source, start_ns=began, trajectory_id=id)
     yield from _calls(run, exchanges)
     histories = [item, *(one for one in item.get("additional_histories") or [] if isinstance(one, dict))]
     result: Any = None

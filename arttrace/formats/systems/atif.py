@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.datasets.atif import OWN
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
@@ -31,7 +31,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return str(item.get("schema_version")).startswith("ATIF-") and isinstance(item.get("steps"), list)
 
 
-def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """One run, its sub-agents included."""
     own = _own(item)
     id = item.get("trajectory_id") if own else None
@@ -39,10 +39,15 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     agent = json_object(item.get("agent"))
     name = str(agent.get("name") or "agent")
     own_id = item.get("trajectory_id")
-    key = own_id or item.get("session_id") or ids.next(source, item)
-    trace_id = ids.of_own(KIND, source, own_id) if own_id and isinstance(own_id, str) else None
+    key = own_id or item.get("session_id") or origin.id_of(item)
+    trace_id = origin.id_of_own(KIND, own_id) if own_id and isinstance(own_id, str) else None
     run = ImportedRun(
-        source, key, trace_id=trace_id, name=name, start_ns=start, trajectory_id=id if isinstance(id, str) else None
+        origin.source,
+        key,
+        trace_id=trace_id,
+        name=name,
+        start_ns=start,
+        trajectory_id=id if isinstance(id, str) else None,
     )
     documents = _Told(run)
     yield from documents.document(item, None)
@@ -84,7 +89,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
         result=own.get("result") if own else documents.last,
         error=own.get("error"),
         attributes={
-            semconv.PROJECT: own.get("project") or source,
+            semconv.PROJECT: own.get("project") or origin.source,
             semconv.ENTRY_NAME: own.get("entry"),
             semconv.SCENARIO: own.get("scenario"),
             semconv.GROUP: own.get("group"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
 from arttrace.formats.sdks.langfuse.reading import hex_id
@@ -13,6 +12,8 @@ from arttrace.records.span import SpanRow
 from arttrace.records.values.lenient_json import json_object, json_objects, read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.identity.stand_ins import stand_in
+
+_TRACERS = (langsmith, braintrust, weave, phoenix)
 
 
 def instead_of(item: Any, why: str) -> SpanRow | None:
@@ -41,25 +42,13 @@ def instead_of(item: Any, why: str) -> SpanRow | None:
     )
 
 
-def _ids(item: dict[str, Any]) -> Iterable[Any]:
+def _ids(item: dict[str, Any]) -> tuple[Any, Any, Any]:
     """Those of the trace, the span and its parent, as they stand there."""
     if isinstance(item.get("observations"), list):
         return None, None, None  # a whole run
     if isinstance(item.get("traceId"), str):
         return item["traceId"], item.get("id"), item.get("parentObservationId")
-    if langsmith.recognises(item):
-        own = item.get("id") or item.get("run_id")
-        return item.get("trace_id") or own, own, item.get("parent_run_id")
-    if braintrust.recognises(item):
-        above = item.get("span_parents")
-        return item["root_span_id"], item["span_id"], above[0] if isinstance(above, list) and above else None
-    if weave.recognises(item):
-        return weave.ids_of(item)
-    if phoenix.recognises(item):
-        context = json_object(item.get("context"))
-        trace = item.get("context.trace_id", context.get("trace_id"))
-        return trace, item.get("context.span_id", context.get("span_id")), item.get("parent_id")
-    return None, None, None
+    return next((form.ids_of(item) for form in _TRACERS if form.recognises(item)), (None, None, None))
 
 
 def _hex(id: Any, digits: int) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.conversations import REWARDS, without_rewards
 from arttrace.formats.imported_run import BEHIND, ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
@@ -45,13 +45,13 @@ def recognises(item: dict[str, Any], *, has_messages: bool = False) -> bool:
     return are_turns and not has_messages
 
 
-def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The row's run, or its two; rows of the same words at other places are others."""
-    key = [ids.next(source, [place, item])]
+    key = [origin.id_of([origin.place, item])]
     if "conversations" in item:
         messages, offered = _sharegpt(item)
         beside = _beside(item, "conversations", "system", "tools")
-        yield from _run(source, key, [], messages, offered, without_rewards(beside), rewards=_rewards(beside))
+        yield from _run(origin.source, key, [], messages, offered, without_rewards(beside), rewards=_rewards(beside))
         return
     within = item.get("input")
     asked: dict[str, Any] = within if isinstance(within, dict) else item
@@ -70,11 +70,11 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
             count = next((at for at, (one, other) in enumerate(zip(better, worse, strict=False)) if one != other), 0)
             shared, better, worse = better[:count], better[count:], worse[count:]
         ways = [(better, {"preferred": 1.0}), (worse, {"preferred": 0.0})]
-    group = f"{source} {place}" if len(ways) > 1 else None
+    group = f"{origin.source} {origin.place}" if len(ways) > 1 else None
     for number, (said, rewards) in enumerate(ways):
         given = {name: float(value) if isinstance(value, bool) else value for name, value in rewards.items()}
         yield from unread_parts([*shared, *said] if number == 0 else said)
-        yield from _run(source, [*key, number], shared, said, offered, beside, group=group, rewards=given)
+        yield from _run(origin.source, [*key, number], shared, said, offered, beside, group=group, rewards=given)
 
 
 def _run(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import NO_NUMBERS, SECOND, ImportedRun, hashed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
@@ -53,7 +53,7 @@ def _is_event(given: Any) -> bool:
     return isinstance(given, dict) and all(isinstance(given.get(name), str) for name in ("event_type", "rollout_id"))
 
 
-def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The rollout's run. Raises ValueError where the rollout or its events are missing, or an answer is none."""
     rollout, given = item.get("rollout"), item.get("events")
     if not isinstance(rollout, dict) or not isinstance(given, list | dict):
@@ -66,7 +66,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     requests = [one for one in events if one["event_type"] == _REQUEST]
     times = [_times(one) for one in requests]
     began = min((start for start, _ in times if start is not None), default=time_ns(status.get("created_at")))
-    run = ImportedRun(source, trace_id=ids.of_own(KIND, source, rollout["rollout_id"]), start_ns=began)
+    run = ImportedRun(origin.source, trace_id=origin.id_of_own(KIND, rollout["rollout_id"]), start_ns=began)
     result: Any = None
     for number, (one, (start, end)) in enumerate(zip(requests, times, strict=True)):
         data = json_object(one.get("data"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import ImportedRun, counted_as_failed
 from arttrace.formats.left_out import Read
 from arttrace.formats.systems.exchanges import RESPONSES, attributes_of
@@ -33,13 +33,13 @@ def recognises(item: dict[str, Any]) -> bool:
     return isinstance(item.get(_REQUEST), dict) and isinstance(item.get("response"), dict)
 
 
-def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The rollout. Raises ValueError where its output is no list of items, or holds no answer."""
     request, response = item[_REQUEST], item["response"]
     output = response.get("output")
     if not isinstance(output, list) or not all(isinstance(one, dict) for one in output):
         raise ValueError("the output of its response is no list of items")
-    run = ImportedRun(source, ids.next(source, [place, item]), start_ns=time_ns(response.get("created_at")))
+    run = ImportedRun(origin.source, origin.id_of([origin.place, item]), start_ns=time_ns(response.get("created_at")))
     given = request.get("input")
     asked = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or [])
     answers = list(_answers(output))

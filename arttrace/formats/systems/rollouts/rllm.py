@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import ImportedRun, hashed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
@@ -34,7 +34,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return are_there and any(isinstance(item.get(name), str) for name in _IDS)
 
 
-def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """One run for each trajectory. Raises ValueError where one is none, or its steps are no list of objects."""
     id = next(item[name] for name in _IDS if isinstance(item.get(name), str))
     for at, one in enumerate(item["trajectories"]):
@@ -42,9 +42,9 @@ def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> I
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             raise ValueError(f"trajectory {at + 1} of an episode has no list of steps")
         own = one.get("uid")
-        key = own or ids.next(source, [place, id, at, one])
-        trace_id = ids.of_own(KIND, source, own) if own and isinstance(own, str) else None
-        run = ImportedRun(source, key, trace_id=trace_id, name=_name(one))
+        key = own or origin.id_of([origin.place, id, at, one])
+        trace_id = origin.id_of_own(KIND, own) if own and isinstance(own, str) else None
+        run = ImportedRun(origin.source, key, trace_id=trace_id, name=_name(one))
         yield from _run(run, one, steps, item, id)
 
 

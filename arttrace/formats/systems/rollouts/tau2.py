@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import BEHIND, ImportedRun, answered, counted_as_failed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import FAILED
@@ -43,7 +43,7 @@ def _is_simulation(item: Any) -> bool:
     return isinstance(item, dict) and all(name in item for name in ("id", "task_id", "termination_reason", "messages"))
 
 
-def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """One run for each simulation. Raises ValueError where one is none."""
     info = json_object(item.get("info"))
     environment = json_object(info.get("environment_info"))
@@ -56,7 +56,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
             yield LeftOutItem("simulations of speech")
         else:
             run = ImportedRun(
-                source, trace_id=ids.of_own(KIND, source, one["id"]), start_ns=time_ns(one.get("start_time"))
+                origin.source, trace_id=origin.id_of_own(KIND, one["id"]), start_ns=time_ns(one.get("start_time"))
             )
             yield from _run(run, one, shared, model if isinstance(model, str) else None)
 

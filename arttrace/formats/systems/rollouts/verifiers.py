@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import ImportedRun, counted_as_failed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import unread_parts
@@ -31,9 +31,9 @@ def recognises(item: dict[str, Any]) -> bool:
     return is_numbered and all(name in item for name in ("prompt", "completion", "reward"))
 
 
-def records(item: dict[str, Any], source: str, place: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The rollout. Raises ValueError where its messages are none, or it has no answer and no error."""
-    run = ImportedRun(source, ids.next(source, [place, item]))
+    run = ImportedRun(origin.source, origin.id_of([origin.place, item]))
     history = _messages(item["prompt"], "user")
     said = _messages(item["completion"], "assistant")
     yield from unread_parts([*history, *said])

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import ImportedRun, counted_as_failed, hashed
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import settings
@@ -54,7 +54,7 @@ def _is_trace(item: Any) -> bool:
     return isinstance(item, dict) and isinstance(item.get("nodes"), list) and "agent" in item and "task" in item
 
 
-def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """One run for each trace. Raises ValueError where one is none, or of another version."""
     is_alone = _is_trace(item)
     env, group = json_object(item.get("env")), json_object(item.get("group")).get("id")
@@ -78,9 +78,9 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
             semconv.TAGS: [*held_out, *own_tags] or None,
             semconv.INTERRUPTED: _failure(one, "it") or (None if is_alone else _failure(item, "its episode")),
         }
-        trace_id = ids.of_own(KIND, source, one["id"])
+        trace_id = origin.id_of_own(KIND, one["id"])
         began = time_ns(json_object(one.get("timing")).get("start"))
-        yield from _run(ImportedRun(source, trace_id=trace_id, start_ns=began), one, scenario, episode, of_run)
+        yield from _run(ImportedRun(origin.source, trace_id=trace_id, start_ns=began), one, scenario, episode, of_run)
     if not traces:
         yield LeftOutItem("episodes without a trace")
 

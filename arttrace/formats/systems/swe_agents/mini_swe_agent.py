@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import ImportedRun, answered
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.systems.exchanges import RESPONSES, attributes_of
@@ -32,7 +32,7 @@ def recognises(item: dict[str, Any]) -> bool:
     return str(item.get("trajectory_format")).startswith("mini-swe-agent") and isinstance(item.get("messages"), list)
 
 
-def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """One run."""
     entries = item["messages"]
     for number, one in enumerate(entries, 1):
@@ -41,7 +41,7 @@ def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read
     info = json_object(item.get("info"))
     model = json_object(json_object(info.get("config")).get("model")).get("model_name") or info.get("model_name")
     times = [at for one in entries if (at := _time(one)) is not None]
-    run = ImportedRun(source, ids.next(source, item), name="swe-agent", start_ns=min(times, default=None))
+    run = ImportedRun(origin.source, origin.id_of(item), name="swe-agent", start_ns=min(times, default=None))
     told = [one for one in entries if one.get("role") != "exit"]  # its word to itself
     read = _of_responses if any(map(_is_item, told)) else _of_chat
     yield from read(run, told, model if isinstance(model, str) else None)

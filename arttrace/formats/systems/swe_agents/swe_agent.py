@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from arttrace.formats.content_ids import ContentIds
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.records.message import REASONING, canonical_json, joined_text
@@ -42,22 +42,22 @@ def _is_run(item: dict[str, Any]) -> bool:
     )
 
 
-def records(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """Its run, or one for each attempt: the one that SWE-agent chose stands in the item, too."""
     chosen = json_object(item.get("info")).get("best_attempt_idx") if _is_run(item) else None
     if _is_run(item):
-        yield from _run(item, source, ids)
+        yield from _run(item, origin)
     for at, one in enumerate(json_objects(item.get("attempts"))):
         if at != chosen:
-            yield from _run({"instance_id": item.get("instance_id"), **one}, source, ids)
+            yield from _run({"instance_id": item.get("instance_id"), **one}, origin)
 
 
-def _run(item: dict[str, Any], source: str, ids: ContentIds) -> Iterator[Read]:
+def _run(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     history: list[Entry] = item["history"]
     for at, one in enumerate(history, 1):
         if not isinstance(one, dict) or not isinstance(one.get("role"), str):
             raise ValueError(f"entry {at} of the history is no message")
-    run = ImportedRun(source, ids.next(source, item), name="swe-agent")
+    run = ImportedRun(origin.source, origin.id_of(item), name="swe-agent")
     read = _Messages()
     steps = json_objects(item.get("trajectory"))
     by_step = _answers_of(history, steps)

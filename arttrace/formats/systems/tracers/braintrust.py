@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
@@ -29,9 +30,16 @@ def recognises(item: dict[str, Any]) -> bool:
     return isinstance(item.get("root_span_id"), str) and isinstance(item.get("span_id"), str)
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+def ids_of(item: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The ids of a span's trace, of itself and of its parent, as they stand there."""
+    above = item.get("span_parents")
+    return item["root_span_id"], item["span_id"], above[0] if isinstance(above, list) and above else None
+
+
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The span, and its scores."""
-    trace_id = hex_id(item["root_span_id"], 32)
+    trace, id, parent = ids_of(item)
+    trace_id = hex_id(trace, 32)
     metrics, about = json_object(item.get("metrics")), json_object(item.get("span_attributes"))
     metadata = json_object(item.get("metadata"))
     start = time_ns(metrics.get("start")) or time_ns(item.get("created"))
@@ -39,8 +47,6 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         raise ValueError("a span has neither metrics.start nor created")
     kind = str(about.get("type") or "task")
     name = str(about.get("name") or kind)
-    above = item.get("span_parents")
-    parent = above[0] if isinstance(above, list) and above else None
     given, output = item.get("input"), item.get("output")
     found: Attributes
     if kind == "llm":
@@ -60,14 +66,14 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
             semconv.AGENT_NAME: name,
             semconv.ENTRY_ARGUMENTS: text_of(given),
             semconv.ENTRY_RESULT: text_of(output),
-            semconv.PROJECT: source,
+            semconv.PROJECT: origin.source,
             semconv.TAGS: item.get("tags") or None,
             semconv.METADATA: metadata_text({**metadata, **expected}) if metadata or expected else None,
         }
     else:
         found = {}
     error, end = item.get("error"), time_ns(metrics.get("end"))
-    own = hex_id(item["span_id"], 16)
+    own = hex_id(id, 16)
     yield SpanRow(
         trace_id=trace_id,
         span_id=own,
@@ -85,7 +91,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
         number = finite(value)
         if number is not None:
             yield Reward(
-                id=f"{trace_id}:{item['span_id']}:{score}",
+                id=f"{trace_id}:{id}:{score}",
                 trajectory_id=trace_id,
                 value=number,
                 name=score,

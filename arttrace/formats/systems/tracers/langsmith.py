@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import hashed, said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
@@ -28,11 +29,17 @@ def recognises(item: dict[str, Any]) -> bool:
     return isinstance(item.get("run_type"), str) and ("trace_id" in item or "dotted_order" in item or "id" in item)
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+def ids_of(item: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The ids of a run's trace, of itself and of its parent, as they stand there."""
+    own = item.get("id") or item.get("run_id")
+    return item.get("trace_id") or own, own, item.get("parent_run_id")
+
+
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The run's span, and its feedback."""
-    own = str(item.get("id") or item.get("run_id") or hashed(32, item))
-    trace = str(item.get("trace_id") or own)
-    trace_id = hex_id(trace, 32)
+    trace, id, parent = ids_of(item)
+    own = str(id or hashed(32, item))
+    trace_id = hex_id(str(trace or own), 32)
     start = time_ns(item.get("start_time"))
     if start is None:
         raise ValueError("a run has no start_time")
@@ -40,7 +47,6 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     given, output = object_of(item.get("inputs")), object_of(item.get("outputs"))
     extra = object_of(item.get("extra"))
     metadata = object_of(extra.get("metadata"))
-    parent = item.get("parent_run_id")
     error = item.get("error")
     found: Attributes
     if kind == "llm":
@@ -50,7 +56,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
     elif parent is None:
         found = {
             **agent(name, given, output, metadata),
-            semconv.PROJECT: item.get("session_name") or source,
+            semconv.PROJECT: item.get("session_name") or origin.source,
             semconv.TAGS: item.get("tags") or None,
             semconv.SCENARIO: item.get("reference_example_id"),
         }

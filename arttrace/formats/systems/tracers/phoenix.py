@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.openinference import flat
@@ -30,16 +31,21 @@ def recognises(item: dict[str, Any]) -> bool:
     return "span_kind" in item and ("context.trace_id" in item or (isinstance(context, dict) and "trace_id" in context))
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
-    """The span, and its annotations."""
+def ids_of(item: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The ids of a span's trace, of itself and of its parent, as they stand there."""
     context = json_object(item.get("context"))
     trace = item.get("context.trace_id", context.get("trace_id"))
-    own = item.get("context.span_id", context.get("span_id"))
+    return trace, item.get("context.span_id", context.get("span_id")), item.get("parent_id")
+
+
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
+    """The span, and its annotations."""
+    trace, own, above = ids_of(item)
     start = time_ns(item.get("start_time"))
     if not isinstance(trace, str) or not isinstance(own, str) or start is None:
         raise ValueError("a span has no trace id, no span id or no start time")
     trace_id, span_id = hex_id(trace, 32), hex_id(own, 16)
-    above, status = item.get("parent_id"), str(item.get("status_code") or "")
+    status = str(item.get("status_code") or "")
     parent = hex_id(above, 16) if isinstance(above, str) and above else None
     attributes = _attributes(item)
     span = SpanRow(
@@ -56,7 +62,7 @@ def records(item: dict[str, Any], source: str) -> Iterator[Read]:
             SpanEvent(str(one.get("name") or ""), time_ns(one.get("timestamp")) or start, flat(one.get("attributes")))
             for one in json_objects(item.get("events"))
         ],
-        resource={"service.name": source},
+        resource={"service.name": origin.source},
         scope_name="phoenix-export",
     )
     yield span

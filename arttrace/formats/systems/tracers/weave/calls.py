@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import hashed, said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks import langsmith
@@ -56,12 +57,12 @@ def ids_of(item: dict[str, Any]) -> tuple[Any, Any, Any]:
     return item["trace_id"], item.get("id"), item.get("parent_id")
 
 
-def records(item: dict[str, Any], source: str) -> Iterator[Read]:
+def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     """The span of a call, and its feedback. Raises ValueError where it has no id or no time."""
     if item.get("deleted_at"):
         yield LeftOutItem("deleted calls")
         return
-    call = _Call(item, source)
+    call = _Call(item, origin.source)
     yield from call.left_out
     is_part = call.is_of_an_evaluation and call.trajectory_id is None
     rewards = feedback.given(call.summary, call.run_id, call.agent_id, call.start_ns, is_scored=is_part)
