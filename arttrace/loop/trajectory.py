@@ -73,7 +73,7 @@ class Trajectory(History):
         logs: Lines of text, by `log`.
 
     `id` is the captured run's, once gathered or entered. `recorded_in`: the data directory into which its calls were
-    captured, if this process made them; `captured` says whether it did.
+    captured, if this process made them; `captured` says whether it did. `stored_reward` is the reward that is stored.
 
     Entered by `with`, it captures what the block calls, and needs no messages: a run of its own, or, in a rollout that
     is gathered and in a decorated function, their run. A block within another one is a run of its own. `agent_name` is
@@ -99,6 +99,7 @@ class Trajectory(History):
     logs: list[str] = field(default_factory=list)
     id: str = ""
     recorded_in: DataDir | None = field(default=None, repr=False, compare=False)
+    stored_reward: float | None = field(default=None, init=False, repr=False, compare=False)
     _began: float = field(default_factory=time.monotonic, init=False, repr=False, compare=False)
     agent_name: str = field(default="rollout", init=False, repr=False, compare=False)
     result: Any = field(default=None, init=False, repr=False, compare=False)
@@ -181,15 +182,19 @@ class Trajectory(History):
         return said[-1].get("content") if said else self.result, metadata
 
     def record(self) -> Reward | None:
-        """The reward as it is stored; a later one with another value replaces it. None if there is no reward.
+        """The reward as it is to be stored, which replaces the one that is stored, or takes it back where it is None by
+        now. None where nothing is to be stored.
 
         Raises:
             ArttraceError: The reward is not a finite number.
         """
         value = self.finite_reward()
-        if value is None or not self.id:
+        if value == self.stored_reward or not self.id:
             return None
-        return Reward(f"{self.id}:trajectory", self.id, value, time_ns=reward_clock.now_ns())
+        shown = self.stored_reward if value is None else value
+        return Reward(
+            f"{self.id}:trajectory", self.id, shown or 0.0, time_ns=reward_clock.now_ns(), counts=value is not None
+        )
 
     def finite_reward(self) -> float | None:
         """The reward, where there is one.

@@ -7,6 +7,7 @@ from typing import Any
 
 from arttrace.capture.api import flush
 from arttrace.capture.export.lifecycle import recorder
+from arttrace.loop.gathering.fixed_list import FixedList
 from arttrace.loop.gathering.members import close_rollout, require_member
 from arttrace.loop.gathering.outcome import in_words, tell_of_two_rewards
 from arttrace.loop.processes.art_arguments import OF_A_GROUP, refusing
@@ -17,8 +18,10 @@ from arttrace.loop.trajectory import conversation_record, record_id
 from arttrace.records.group import Group, new_key
 from arttrace.records.reward import Judgement, Reward
 from arttrace.records.trajectory import Trajectory
+from arttrace.records.values.units import quantity
 from arttrace.rewards import to_store, trajectory_reward
 from arttrace.store import AnyStore, open_store
+from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
 
 
@@ -40,9 +43,10 @@ class TrajectoryGroup:
     After gathering: `results` are what the rollouts returned, in order (None for one that raised), `exceptions` what
     they raised, and `captured` the recorded runs, in order of start; a rollout that raised is among them, with its
     error as its outcome. `uncaptured` counts rollouts that left no trajectory. `built` are the
-    `arttrace.loop.Trajectory` objects that rollouts returned; their rewards are those of their runs. `trajectories`,
-    which iteration and `len` use, are `built`, or `captured` if no rollout returned such an object; before gathering
-    `len` counts the rollouts.
+    `arttrace.loop.Trajectory` objects that rollouts returned; their rewards are those of their runs, and one that is
+    set to None is taken back. `trajectories`, which iteration and `len` use, are `built`, or `captured` if no rollout
+    returned such an object; before gathering `len` counts the rollouts. They are not changed in place: those that are
+    assigned, `group.trajectories = [...]`, are what is judged and trained on from then on.
     """
 
     @refusing(OF_A_GROUP)
@@ -67,7 +71,6 @@ class TrajectoryGroup:
         self._failed_before = len(self.exceptions)
         self._rollouts = [one for one in members if not isinstance(one, BuiltTrajectory | Exception)]
         self._given = len(self._rollouts)
-        self._recorded: dict[str, float | None] = {}
         self._directories: dict[str, DataDir] = {}
         self._was_gathered = False
         self.key = key or new_key()
@@ -129,10 +132,29 @@ class TrajectoryGroup:
         """`built`, or `captured` where there is none of them."""
         return self.built or self.captured
 
+    @trajectories.setter
+    def trajectories(self, kept: Iterable[Any]) -> None:
+        if self.to_gather:
+            raise ArttraceError(
+                f"{quantity(self.to_gather, 'rollout')} of this group are not gathered",
+                "Gather the group first: [group] = await gather_trajectory_groups([group]).",
+            )
+        members = list(kept)
+        for one in members:
+            if not isinstance(one, BuiltTrajectory | Trajectory):
+                raise ArttraceError(
+                    f"a {type(one).__name__} is no trajectory of a group",
+                    "Assign those of group.trajectories that are to be kept, or others' trajectories.",
+                )
+        self.results = [one for one in self.results if not isinstance(one, BuiltTrajectory)]
+        self.ready_made = [one for one in members if isinstance(one, BuiltTrajectory)]
+        self.captured = tuple(one for one in members if isinstance(one, Trajectory))
+        self._given = 0
+
     @property
     def built(self) -> list[BuiltTrajectory]:
         """The `Trajectory` objects that rollouts returned, and trajectories that existed already."""
-        return [*(result for result in self.results if isinstance(result, BuiltTrajectory)), *self.ready_made]
+        return FixedList([*(one for one in self.results if isinstance(one, BuiltTrajectory)), *self.ready_made])
 
     @property
     def incomplete(self) -> dict[str, str]:
@@ -164,17 +186,19 @@ class TrajectoryGroup:
         return directories_of(self.ready_made) | {run.id: self._directories[run.id] for run in self.captured}
 
     def _new_rewards(self) -> dict[DataDir, list[Reward]]:
-        """By the directory to store them in."""
-        own = [one for one in self.built if self._recorded.get(one.id) != one.reward]
+        """By the directory to store them in; one that became None is taken back."""
         found: dict[DataDir, list[Reward]] = {}
-        for one in own:
+        for one in self.built:
             if one.recorded_in and (reward := one.record()) is not None:
                 found.setdefault(one.recorded_in, []).append(reward)
         return found
 
     def _append(self, store: AnyStore, rewards: list[Reward]) -> None:
         append_scores(store, rewards)
-        self._recorded |= {reward.trajectory_id: reward.value for reward in rewards}
+        stored = {reward.trajectory_id: reward.value if reward.counts else None for reward in rewards}
+        for one in self.built:
+            if one.id in stored:
+                one.stored_reward = stored[one.id]
 
     def take(self, judgement: Judgement) -> None:
         """Store a judgement of this group. Its scores are the rewards of trajectories that were not captured here, and
@@ -192,7 +216,7 @@ class TrajectoryGroup:
             if not one.captured:
                 one.reward = judgement.scores[record_id(one)]
             elif one.reward is None and (score := judgement.scores.get(one.id)) is not None:
-                one.reward = self._recorded[one.id] = score  # the judge's record has it
+                one.reward = one.stored_reward = score  # the judge's record has it
         for data in by_directory(self.directories):
             with open_store(data, create=True) as store:
                 append_scores(store, to_store(judgement))
