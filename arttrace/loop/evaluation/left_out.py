@@ -68,7 +68,8 @@ def require_whole(left_out: Mapping[str, int], sizes: Sequence[int]) -> None:
     if not any(sizes):
         raise TrainingError(
             f"no run is complete: {said}",
-            "End a run after all that it started: await its tasks, and submit it when it is over.",
+            "End a run after all that it started: await its tasks, close a stream that is not read to its end "
+            "(`async with stream`), and submit it when it is over.",
         )
     _log.warning("%s", said)
 

@@ -6,6 +6,7 @@ Each rollout is one run. A decorated function opens the run itself; for any othe
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import secrets
@@ -141,6 +142,9 @@ async def gathered_group(
             _log.warning("rewards of a gather that was ended are not stored: %s", error)
         raise
     await asyncio.to_thread(_read_back, group, ids)
+    if any("in progress" in why for why in group.incomplete.values()):
+        await _free_left_streams()
+        await asyncio.to_thread(_read_ended, group)
     group._rollouts.clear()  # a coroutine that has run can be neither copied nor pickled
     if after_each is None or not (group.captured or group.ready_made):
         return [group]
@@ -214,6 +218,23 @@ def marked_as_gathered(groups: Iterable[TrajectoryGroup], call: str) -> list[Tra
             )
         group._was_gathered = True
     return groups
+
+
+_TURNS = 32
+"""Turns of the event loop in which the generators of an async stream, some six in each other, are closed one by one."""
+
+
+async def _free_left_streams() -> None:
+    """End the streams that were left before their end and that nobody holds: they refer to themselves, so that only the
+    garbage collector frees them, at any time."""
+    gc.collect()
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
+def _read_ended(group: TrajectoryGroup) -> None:
+    flush()
+    group.read_again()
 
 
 def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
