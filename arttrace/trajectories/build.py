@@ -6,35 +6,23 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from arttrace.records import semconv
-from arttrace.records.call import Call
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
-from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall, Trajectory
-from arttrace.trajectories.agents.http_requests import http_request, is_http_request, lost_requests
-from arttrace.trajectories.agents.returned_answers import Returned
+from arttrace.records.trajectory import Trajectory
+from arttrace.trajectories.agents.http_requests import lost_requests
+from arttrace.trajectories.agents.placing import place
 from arttrace.trajectories.agents.scored_spans import with_agents
-from arttrace.trajectories.agents.subagents import AgentSpan, partition
-from arttrace.trajectories.agents.tool_calls import Tooling, recorded_tool_call, tool_calls
-from arttrace.trajectories.agents.tree import AgentTree, agent_tree, by_start
+from arttrace.trajectories.agents.tree import agent_tree
 from arttrace.trajectories.decoding.attribute_values import as_text, from_json, shallow_object, text, whole_number
-from arttrace.trajectories.decoding.call import decode_call
-from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import is_call, operation, span_error
 from arttrace.trajectories.decoding.unreadable_calls import counted, unanswered, unread
-from arttrace.trajectories.identity.ancestors import without_cycles
 from arttrace.trajectories.identity.counting_rewards import counting, latest
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
 from arttrace.trajectories.identity.refused_spans import Lacked, lacked
 from arttrace.trajectories.identity.reward_membership import by_trajectory
 from arttrace.trajectories.identity.stand_ins import apart
-from arttrace.trajectories.messages.graph import message_graph
-from arttrace.trajectories.messages.relations import labelled
-from arttrace.trajectories.messages.response_chains import join_responses
-from arttrace.trajectories.messages.trie import build_history
 
 
 def build_trajectories(
@@ -94,9 +82,9 @@ def _build(
     tags, metadata = _tags_and_metadata([root, *(span.attributes for span in joined.values())])
     failed = sorted(error for top in tree.tops if (error := span_error(top)) is not None)
     collided = {span.key for span in members if span.collided is not None}
-    agents, calls, tools, requests, nodes = _agents_and_calls(tree, spans, collided)
-    read = {(placed.call.trace_id, placed.call.span_id): placed.call for placed in calls}
-    given = with_agents(latest(rewards), spans, parents, tree, calls, tools)
+    placed = place(tree, spans, collided)
+    read = {(one.call.trace_id, one.call.span_id): one.call for one in placed.calls}
+    given = with_agents(latest(rewards), spans, parents, tree, placed.calls, placed.tool_calls)
     return Trajectory(
         id=trajectory_id,
         revision=refused.revision(revision(members)),
@@ -112,12 +100,12 @@ def _build(
         error="; ".join(failed) or None,
         start_ns=tree.root.start_ns if tree.root else min(span.start_ns for span in spans.values()),
         end_ns=(tree.root.end_ns if tree.root else 0) or max(max(s.start_ns, s.end_ns) for s in spans.values()),
-        agents=agents,
-        calls=calls,
-        tool_calls=tools,
-        http_requests=requests,
+        agents=placed.agents,
+        calls=placed.calls,
+        tool_calls=placed.tool_calls,
+        http_requests=placed.http_requests,
         http_lost=lost_requests(spans.values()),
-        nodes=nodes,
+        nodes=placed.nodes,
         rewards=counting(given),
         notes=tuple(one for one in given if not one.counts and one.explanation),
         incomplete="; ".join(
@@ -135,162 +123,6 @@ def _build(
         conflicts=sum(span.conflicts for span in members),
         unread=counted(unread(span, read.get(key)) for key, span in spans.items()),
     )
-
-
-def _agents_and_calls(
-    tree: AgentTree, spans: Mapping[SpanKey, SpanRow], collided: Collection[SpanKey]
-) -> tuple[
-    tuple[Agent, ...], tuple[AgentCall, ...], tuple[ToolCall, ...], tuple[HttpRequest, ...], tuple[MessageNode, ...]
-]:
-    reader = MessageReader()
-    calls: dict[str, list[Call]] = {agent.id: [] for agent in tree.agents}
-    below: dict[str, dict[SpanKey, SpanRow]] = {agent.id: {} for agent in tree.agents}
-    executions: dict[str, str | None] = {}
-    decoded: dict[SpanKey, Call] = {}
-    instructed: set[SpanKey] = set()
-    threaded: set[SpanKey] = set()
-    requests: list[SpanKey] = []
-    for key, span in spans.items():
-        if semconv.EXECUTION_ID in span.attributes and (flow := text(span.attributes[semconv.EXECUTION_ID])):
-            executions[flow] = text(span.attributes.get(semconv.EXECUTION_PARENT_ID))
-        if is_call(span):
-            decoded[key] = decode_call(span, reader)
-            if collided and (key[0], key[1].rpartition(":")[2]) in collided:  # an id may have its trace before it
-                decoded[key] = msgspec.structs.replace(decoded[key], collided=True)
-            if semconv.SYSTEM_INSTRUCTIONS in span.attributes and reader.instructions(
-                span.attributes[semconv.SYSTEM_INSTRUCTIONS]
-            ):
-                instructed.add(key)
-            if semconv.PREVIOUS_RESPONSE_ID in span.attributes and _OF_EACH_REQUEST.isdisjoint(span.attributes):
-                threaded.add(key)
-        elif operation(span) == semconv.OPERATION_EXECUTE_TOOL or (span.span_id in tree.spans_of and span != tree.root):
-            below[tree.agent_of[key]][key] = span
-        elif is_http_request(span):
-            requests.append(key)
-    executions, _ = without_cycles(executions)
-    for key, call in join_responses(decoded, instructed, threaded, reader).items():
-        calls[tree.agent_of[key]].append(call)
-
-    inferred: list[Agent] = []
-    placed: list[AgentCall] = []
-    tooling: list[ToolCall] = []
-    nodes: list[MessageNode] = []
-    parent_of: dict[str, str] = {}
-    spawned_by: dict[str, _Spawned] = {}
-    tool_ids: dict[str, str] = {}
-    agent_of_tool: dict[SpanKey, str] = {}
-    for agent in tree.agents:
-        head = tree.spans_of.get(agent.id)
-        history = build_history(calls[agent.id], executions, reader)
-        split = partition(
-            AgentSpan(
-                agent_id=agent.id,
-                execution_id=text(head.attributes.get(semconv.EXECUTION_ID)) if head else None,
-                history=history,
-                tool_of=tree.tool_of,
-                spans=below[agent.id],
-                executions=executions,
-            )
-        )
-        known = {one.id: one for one in split.agents}
-        by_agent: dict[str, list[int]] = {}
-        for number, agent_id in enumerate(split.agent_of_call):
-            by_agent.setdefault(agent_id, []).append(number)
-        for agent_id, own in by_agent.items():
-            agent_calls, agent_nodes = message_graph(agent_id, own, history)
-            placed += labelled(known.get(agent_id, agent), own, agent_calls, history, reader)
-            nodes += agent_nodes
-
-        recorded: dict[str, ToolCall] = {}
-        decorated: dict[SpanKey, SpanRow] = {}
-        for key, span in below[agent.id].items():
-            if operation(span) == semconv.OPERATION_EXECUTE_TOOL:
-                recorded[span.span_id] = recorded_tool_call(span, split.agent_of_span[key])
-                agent_of_tool[key] = split.agent_of_span[key]
-            else:
-                decorated[key] = span
-        tools = tool_calls(recorded, history.exchanges, history.calls, split.agent_of_call)
-        tooling += tools.calls
-        tool_ids.update(tools.id_of_span)
-        inferred += [
-            msgspec.structs.replace(a, spawned_by=tools.id_of_span.get(a.spawned_by or "", a.spawned_by))
-            for a in split.agents
-        ]
-        parent_of.update({key[1]: split.agent_of_span[key] for key in decorated})
-        taken = {a.spawned_by for a in split.agents}
-        spawned_by.update(_spawners(decorated, tree.tool_of, tools, taken))
-    agents = [_placed_agent(agent, parent_of, spawned_by) for agent in tree.agents[1:]]
-    return (
-        (tree.agents[0], *by_start([*agents, *inferred], tree.agents[0].id if tree.root is None else None)),
-        tuple(sorted(placed, key=lambda item: (item.call.start_ns, item.call.span_id))),
-        tuple(sorted(tooling, key=lambda call: call.start_ns)),
-        tuple(
-            http_request(
-                spans[key],
-                agent_of_tool.get(tool, tree.agent_of[key]) if (tool := tree.tool_of[key]) else tree.agent_of[key],
-                tool_ids.get(tool[1], tool[1]) if tool else None,
-            )
-            for key in requests
-        ),
-        tuple(nodes),
-    )
-
-
-_OF_EACH_REQUEST = frozenset((semconv.OPENAI_API_TYPE, semconv.REQUEST_PREVIOUS_RESPONSE))
-"""What calls have of APIs whose requests bring their tools also where they go on from a response."""
-
-
-def _placed_agent(agent: Agent, parent_of: Mapping[str, str], spawned_by: Mapping[str, _Spawned]) -> Agent:
-    parent_id = parent_of.get(agent.id, agent.parent_id)
-    spawned = spawned_by.get(agent.id)
-    if spawned is None:
-        return msgspec.structs.replace(agent, parent_id=parent_id, spawned_by=None)
-    return msgspec.structs.replace(
-        agent,
-        parent_id=parent_id,
-        spawned_by=spawned.by,
-        evidence=agent.evidence or spawned.evidence,
-        confidence=spawned.confidence,
-    )
-
-
-class _Spawned(msgspec.Struct, frozen=True):
-    """The tool call that started a decorated agent, how that is known, and how sure it is."""
-
-    by: str
-    evidence: str = ""
-    confidence: float = 1.0
-
-
-def _spawners(
-    decorated: Mapping[SpanKey, SpanRow],
-    tool_of: Mapping[SpanKey, SpanKey | None],
-    tools: Tooling,
-    taken: Collection[str | None],
-) -> dict[str, _Spawned]:
-    """The tool call that started each decorated agent: the tool span it runs in, else the first tool call not yet
-    taken that gave back what the agent returned."""
-    spawners: dict[str, _Spawned] = {}
-    for key in decorated:
-        if (tool := tool_of.get(key)) is not None:
-            spawners[key[1]] = _Spawned(tools.id_of_span.get(tool[1], tool[1]))
-    returned = Returned((call.result, call) for call in tools.calls if call.id not in taken)
-    used: set[int] = set()  # by identity: several may have one id
-    for level in returned.LEVELS:
-        for key, span in decorated.items():
-            if key[1] in spawners:
-                continue
-            answer = (as_text(from_json(span.attributes.get(semconv.ENTRY_RESULT))) or "").strip()
-
-            def around(call: ToolCall, span: SpanRow = span) -> bool:
-                return call.start_ns <= span.start_ns and 0 < span.end_ns <= call.end_ns
-
-            found = next((one for one in returned.find(answer, level, around) if id(one.item) not in used), None)
-            if found is not None:
-                used.add(id(found.item))
-                how = f"its answer {found.how} {found.item.name} returned"
-                spawners[key[1]] = _Spawned(found.item.id, how, found.confidence)
-    return spawners
 
 
 def _joined(spans: Mapping[SpanKey, SpanRow], tops: Sequence[SpanRow]) -> dict[SpanKey, SpanRow]:
