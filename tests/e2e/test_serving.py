@@ -134,6 +134,7 @@ def test_with_one_thread_on_a_cpu_the_engine_is_a_fork_of_the_api_server(site: S
     [server] = psutil.Process(_engine_group(site.serving)).children()
     [engine] = [child for child in server.children() if "EngineCore" in " ".join(child.cmdline())]
     assert _open_sockets(server.pid) & _open_sockets(engine.pid)
+    assert engine.memory_info().rss < 1 << 30, "a tiny model's cache is a part of a GiB"
     # Else requests would be taken, and not refused, while a server that died has left an engine.
     listens = (site.serving.client().status().engine.url or "").removeprefix("unix:")
     assert listens in [one.laddr for one in server.net_connections("unix")]

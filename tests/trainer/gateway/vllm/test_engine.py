@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from transformers import AutoTokenizer
 
 from arttrace.system import cpu as this_cpu
 from arttrace.system.errors import ServingError
+from arttrace.system.processes import python_path
 from trainer.gateway.engines.vllm.engine import (
     GRAMMAR_PARSERS,
     EngineOptions,
@@ -29,7 +32,7 @@ from trainer.gateway.engines.vllm.engine import (
     shortened_context,
     told_precision,
 )
-from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib, make_probe, read_model
+from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_blocks, kv_cache_gib, make_probe, read_model
 
 CONFIG = {"vocab_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
 SOCKET = Path("/private/engine.sock")
@@ -119,6 +122,28 @@ def test_the_cache_is_whole_gib_within_bounds(per_token: int, length: int) -> No
     assert kv_cache_gib(ModelShape("m", 1, length, per_token, has_chat_template=False), length) in (1, 2, 3, 4)
 
 
+@given(st.integers(1, 10**7), st.integers(1, 10**5))
+def test_blocks_of_a_cache_have_room_for_what_its_gib_are_for_and_are_fewer(per_token: int, length: int) -> None:
+    shape = ModelShape("m", 1, length, per_token, has_chat_template=False)
+    blocks, room = kv_cache_blocks(shape, length, 32), kv_cache_gib(shape, length) << 30
+    if blocks is None:
+        assert 256 * (length + 31) * per_token >= room
+    else:
+        assert 256 * length * per_token <= blocks * 32 * per_token < room
+
+
+def test_a_tiny_model_takes_a_part_of_a_gib_unless_the_user_says_how_much() -> None:
+    command = engine_command(options(), SOCKET, "m", cpu=True)
+    assert value(command, "--num-gpu-blocks-override") == str(256 * 512 // 32)
+    large = replace(SHAPE, kv_bytes_per_token=1 << 16)
+    for other in (
+        engine_command(options(), SOCKET, "m", cpu=True, cache_is_given=True),
+        engine_command(options(), SOCKET, "m", cpu=False),
+        engine_command(options(shape=large), SOCKET, "m", cpu=True),
+    ):
+        assert "--num-gpu-blocks-override" not in other
+
+
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     command = engine_command(options(extra=("--max-lora-rank=64",)), SOCKET, "arttrace-ab", cpu=True)
     assert command[command.index("--served-model-name") + 1 :][:2] == ["base", "arttrace-ab"]
@@ -133,6 +158,19 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "float32" in command
     assert "float32" not in engine_command(options(), SOCKET, "m", cpu=False)
     assert value(engine_command(options(max_model_len=99), SOCKET, "m", cpu=False), "--max-model-len") == "99"
+
+
+def test_what_vllm_has_imported_is_no_garbage_to_look_through(tmp_path: Path) -> None:
+    """An empty package stands in for vLLM."""
+    entry = tmp_path / "vllm" / "entrypoints" / "launchers" / "api_server" / "entry.py"
+    entry.parent.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").touch()
+    (tmp_path / "vllm" / "platforms.py").write_text("class current_platform:\n    is_cpu = staticmethod(bool)\n")
+    entry.write_text("import gc\nloaded = [[]]\ndef main(): print(any(each is loaded for each in gc.get_objects()))\n")
+    command = [sys.executable, "-m", "trainer.gateway.engines.vllm.serve"]
+    env = {**os.environ, "PYTHONPATH": python_path(str(tmp_path))}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])

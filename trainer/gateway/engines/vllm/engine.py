@@ -24,7 +24,7 @@ from arttrace.system.errors import ServingError
 from arttrace.system.exit_status import how_ended
 from arttrace.wire.sampling_fields import NEUTRAL
 from trainer.gateway.engines.vllm.cards import VISIBLE
-from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_gib
+from trainer.gateway.engines.vllm.model import ModelShape, kv_cache_blocks, kv_cache_gib
 from trainer.gateway.engines.vllm.process import GuardedProcess
 from trainer.learner.machine.card import has_driver
 from trainer.learner.machine.fitting import ATTENTION
@@ -32,6 +32,8 @@ from trainer.learner.machine.fitting import ATTENTION
 _INSTALL = "Install the whole stack: pip install --no-deps -r requirements/cpu.txt (on a GPU: requirements/cuda.txt)."
 _COMPILER = "Install a C++ compiler (Debian and Ubuntu: apt-get install g++) and start again."
 _CPU_MAX_LEN, _CUDA_MAX_LEN = 4096, 32768
+_CPU_BLOCK = 32  # tokens of one block of the KV cache
+_CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"
 _MAX_SOCKET_PATH = 100  # bytes; Linux takes 107, macOS 103
 
 
@@ -87,8 +89,11 @@ def _installed(package: str) -> str:
         return ""
 
 
-def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bool) -> list[str]:
-    """vLLM's command line. The model is served under its directory's name and under `marker`, which only we know."""
+def engine_command(
+    options: EngineOptions, socket: Path, marker: str, *, cpu: bool, cache_is_given: bool = False
+) -> list[str]:
+    """vLLM's command line. The model is served under its directory's name and under `marker`, which only we know.
+    `cache_is_given` where the environment says how much memory the KV cache takes on a CPU."""
     shape = options.shape
     command = [sys.executable, "-m", "trainer.gateway.engines.vllm.serve"]
     command += ["--model", str(options.base_model), "--served-model-name", shape.name, marker]
@@ -116,7 +121,11 @@ def engine_command(options: EngineOptions, socket: Path, marker: str, *, cpu: bo
     if shape.dtype == "float16" and not cpu:
         command += ["--dtype", "bfloat16"]  # as the learner computes; vLLM would take it as it is stored
     if cpu:
-        command += ["--dtype", "float32", "--block-size", "32", "--distributed-executor-backend", "uni"]
+        command += ["--dtype", "float32", "--block-size", str(_CPU_BLOCK), "--distributed-executor-backend", "uni"]
+        blocks = kv_cache_blocks(shape, _context(options, cpu), _CPU_BLOCK)
+        if blocks is not None and not cache_is_given:
+            # A CPU's cache is whole GiB, all of which vLLM writes zeros to: a tiny model needs a small part of one.
+            command += ["--num-gpu-blocks-override", str(blocks)]
     return command + list(options.extra)
 
 
@@ -193,7 +202,7 @@ def engine_environment(options: EngineOptions, base: Mapping[str, str], key: str
     if cpu:
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         space = kv_cache_gib(options.shape, _context(options, cpu))
-        environment.setdefault("VLLM_CPU_KVCACHE_SPACE", str(space))
+        environment.setdefault(_CPU_CACHE, str(space))
         # With adapters vLLM leaves the model itself uncompiled on a CPU. What it would compile is one function of the
         # sampler, the ranks of log-probabilities: a C++ compiler's work of ten seconds, for milliseconds of a step.
         environment.setdefault("TORCHDYNAMO_DISABLE", "1")
@@ -231,7 +240,7 @@ class VllmProcess:
         self.marker = f"arttrace-{secrets.token_hex(8)}"
         self.address = EngineAddress(f"unix:{socket}", key)
         self._process = GuardedProcess(
-            engine_command(options, socket, self.marker, cpu=cpu),
+            engine_command(options, socket, self.marker, cpu=cpu, cache_is_given=_CPU_CACHE in os.environ),
             log=log,
             scratch=directory,
             # The sockets by which its processes speak among themselves lie beside its own, and go with it.

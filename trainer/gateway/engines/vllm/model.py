@@ -80,6 +80,14 @@ def kv_cache_gib(shape: ModelShape, max_model_len: int, *, sequences: int = 64) 
     return min(4, max(1, math.ceil(shape.kv_bytes_per_token * max_model_len * sequences / _GIB)))
 
 
+def kv_cache_blocks(shape: ModelShape, max_model_len: int, block_size: int, *, sequences: int = 256) -> int | None:
+    """Blocks of `block_size` tokens for `sequences` sequences of full length, which is those that `kv_cache_gib` has
+    room for and what ended before them; None where these are not fewer than fit into that."""
+    blocks = sequences * math.ceil(max_model_len / block_size)
+    room = kv_cache_gib(shape, max_model_len) * _GIB
+    return blocks if blocks * block_size * shape.kv_bytes_per_token < room else None
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What a version is asked to see whether it differs from another: how likely is `token` after each prompt?"""

@@ -1,10 +1,12 @@
 """Run as a module: vLLM's API server, whose processes look for garbage seldom: they import for seconds.
 
-It returns the log-probability of every token of the Responses API. On a CPU it looks at a model's class itself, and its
-engine computes LoRAs by our functions, and is a fork of this process where that can be. A spawned engine imports this
-module as its main one, so that the same holds there.
+What they have imported is not looked through when vLLM asks for that, five times at its start. It returns the
+log-probability of every token of the Responses API. On a CPU it looks at a model's class itself, and its engine
+computes LoRAs by our functions, and is a fork of this process where that can be. A spawned engine imports this module
+as its main one, so that the same holds there.
 """
 
+import gc
 import importlib.util
 import runpy
 import sys
@@ -34,6 +36,7 @@ if __name__ == "__main__":
     if importlib.util.find_spec("vllm.entrypoints.launchers"):
         from vllm.entrypoints.launchers.api_server.entry import main
 
+        gc.freeze()
         main()  # type: ignore[no-untyped-call]
     else:  # vLLM 0.24, the last for torch 2.11: a module to be run
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
