@@ -74,6 +74,7 @@ class BaseLearner(ABC):
         self._ways = Ways()
         self._budget = self.config.micro_batch_tokens or 1
         self._may_grow = asked.micro_batch_tokens is None
+        self._may_keep_layers = asked.gradient_checkpointing is None and rank_and_count()[1] == 1
 
     def refit(self) -> None:
         """Let micro-batches grow into the memory that is free now: see `Learner.refit`."""
@@ -152,13 +153,19 @@ class BaseLearner(ABC):
                 return tally
             except RuntimeError as error:
                 unchanged = before is not None or not tally.optimizer_steps
-                if self._budget <= _SMALLEST or not unchanged or not self._may_retreat(error):
+                if not unchanged or not self._may_retreat(error):
+                    raise
+                keeps_less = checked is not None and self._keep_no_layers()
+                if not keeps_less and self._budget <= _SMALLEST:
                     raise
                 let_go(error)
             if before is not None:
                 before.restore()
             self.model.zero_grad(set_to_none=True)
-            self._halve_budget()
+            if not keeps_less:
+                self._halve_budget()
+            elif self.config.runs_on == "cuda":
+                torch.cuda.empty_cache()
 
     def rate(
         self, sequences: Sequence[TokenSequence], computed: Callable[[int], None] = lambda tokens: None
@@ -205,6 +212,10 @@ class BaseLearner(ABC):
         if self.config.runs_on == "cuda":
             torch.cuda.empty_cache()
         self._budget, self._may_grow = self._budget // 2, False  # for the steps to come as well
+
+    def _keep_no_layers(self) -> bool:
+        """Compute all layers again from now on, where some were not. Whether that takes less memory than before."""
+        return False
 
     def _may_retreat(self, error: BaseException) -> bool:
         """Whether smaller micro-batches may help; the ranks of several must take the same ones."""
@@ -274,10 +285,14 @@ class BaseLearner(ABC):
         if tally.optimizer_steps == 0 and far and far == seen:
             raise NotFinite("The policy has moved too far from every token since it was sampled.", FRESHER)
         gradients = [p.grad for p in trainable(self.model).values() if p.grad is not None]
-        if not all(torch.isfinite(gradient).all() for gradient in gradients):
+        # One number for all: asking each would wait for the card as often. A norm beyond all numbers would be clipped
+        # to nothing.
+        norm = float(torch.nn.utils.get_total_norm(gradients))
+        if not math.isfinite(norm):
             raise NotFinite("A gradient is not a finite number.", UNSOUND)
         masks_only = self.config.correction.endswith("mask") and not self.config.kl_weight
-        if masks_only and tally.optimizer_steps == 0 and not any(gradient.any() for gradient in gradients):
+        nothing = masks_only and tally.optimizer_steps == 0 and not norm
+        if nothing and not any(gradient.any() for gradient in gradients):
             raise NotFinite(
                 "The importance mask left out every token: the policy has moved too far since it sampled them.",
                 "Train on fresher runs (--max-staleness), or raise importance_clip_max above "

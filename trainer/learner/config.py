@@ -72,7 +72,8 @@ class LearnerConfig:
     - `micro_batch_tokens`: at most this many tokens (distinct ones in the packed engine, padding included in the
       other) go through the model at once; one longer row goes alone. None: as many as the memory has room for. Where
       a micro-batch turns out to need more, they are halved and the step begins again. `gradient_checkpointing` computes
-      each layer again in the backward pass instead of keeping what it computed; None: on CUDA.
+      each layer again in the backward pass instead of keeping what it computed; None: on CUDA, where the packed engine
+      keeps as many layers of each micro-batch as the free memory has room for, and none any more once it ran out.
     - `torch_compile`: norms, rotary positions and feed-forward parts of the layers are compiled by PyTorch, each kind
       once for all layers, in the first step. `use_liger_kernel`: they are Liger's kernels (`pip install liger-kernel`,
       CUDA only). The numbers are the same within the precision.

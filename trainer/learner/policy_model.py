@@ -184,7 +184,8 @@ def checkpoint_layers(causal: Any) -> None:
     """Each layer is computed again in the backward pass."""
     # The second name goes with transformers 6, the first came with 5.23.
     enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
+    # Nothing is drawn in them (`_without_noise`): the states of random generators need not be kept and set again.
+    enable({"use_reentrant": False, "preserve_rng_state": False})
     causal.enable_input_require_grads()
 
 

@@ -53,7 +53,11 @@ def choices(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | N
     checkpointing = config.gradient_checkpointing
     if checkpointing is None:
         checkpointing = cuda
-        why = "CUDA: memory for longer rows, a third more computing" if cuda else "a CPU: memory is not what is short"
+        why = "a CPU: memory is not what is short"
+        if cuda:
+            why = "CUDA: memory for longer rows, a third more computing"
+            if config.engine == "packed":
+                why += "; layers that the free memory has room for are kept all the same"
         found.append(FittedOption("gradient_checkpointing", cuda, why))
     if not config.lora_targets:
         many = experts(shape)
@@ -120,6 +124,17 @@ def bytes_per_token(config: LearnerConfig, shape: Mapping[str, Any], *, checkpoi
     size = BYTES[config.computes_in]
     of_layer = (_HIDDEN_KEPT * hidden + _WIDE_KEPT * wide) * size
     return layers * hidden * size + of_layer if checkpointing else layers * of_layer
+
+
+def layers_kept(config: LearnerConfig, shape: Mapping[str, Any], free_bytes: int | None, tokens: int) -> int:
+    """How many layers of a micro-batch of so many tokens need not be computed again in the backward pass, as the free
+    memory has room for what they keep. None of a mixture of experts, of which the estimate knows too little."""
+    if free_bytes is None or tokens < 1 or experts(shape):
+        return 0
+    layers = _number(shape, "num_hidden_layers", 32)
+    each = bytes_per_token(config, shape, checkpointing=False) // layers
+    left = _SHARE * free_bytes / tokens - bytes_per_token(config, shape, checkpointing=True)
+    return max(0, min(layers, int(left // each)))
 
 
 def lora_bytes(config: LearnerConfig, shape: Mapping[str, Any]) -> int:

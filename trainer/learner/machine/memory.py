@@ -26,7 +26,10 @@ def free_memory(device: str) -> int | None:
     if device == "cuda":
         import torch
 
-        return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else None
+        if not torch.cuda.is_available():
+            return None
+        # What PyTorch has taken and does not use is there for whoever asks it.
+        return int(torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
     free = _numbers(_ROOT / "proc" / "meminfo").get("MemAvailable:")
     return None if free is None else max(0, min(free * 1024, *_left_by_limits()))
 

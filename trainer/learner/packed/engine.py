@@ -24,6 +24,7 @@ from trainer.learner.packed.attention import NAME, Kernel, usual_kernel, visitin
 from trainer.learner.packed.checks import check_model
 from trainer.learner.packed.forest import Forest, plant, split_forests
 from trainer.learner.packed.head import Head, log_probabilities
+from trainer.learner.packed.layers.kept import KeptLayers
 from trainer.learner.packed.layers.lora import add_within_products
 from trainer.learner.packed.layers.norms import norm_in_one_kernel
 from trainer.learner.packed.layers.rotary import rotate_by_halves
@@ -74,6 +75,7 @@ class PackedLearner(BaseLearner):
         if self.config.gradient_checkpointing:
             checkpoint_layers(causal)
             self.model.train()
+        self.layers = KeptLayers(causal, self.config, may_keep=self._may_keep_layers)
         self.optimizer = make_optimizer(self.model, self.config)
         self._decoder, self._head = causal.get_decoder(), Head.of(causal)
         with in_its_precision(self.config), deterministic(self.config):
@@ -182,6 +184,7 @@ class PackedLearner(BaseLearner):
     ) -> float:
         """Add the gradients of one forest; returns its part of the loss."""
         config = self.config
+        self.layers.choose(forest.layout.tokens)
         with visiting(forest.layout, self.kernel):  # the backward pass may compute layers again
             logps, entropies = self._score(forest)
             if tally.optimizer_steps == 0:
@@ -214,6 +217,9 @@ class PackedLearner(BaseLearner):
         heat = forest.temperatures[forest.prediction]
         tally.compare(logps.detach(), known.sampled, forest.current, heat, config.logprob_bound)
         return float(loss.detach())
+
+    def _keep_no_layers(self) -> bool:
+        return self.layers.give_up()
 
     def _compare_ahead(self, forest: Forest, logps: torch.Tensor | None, tally: StepTally) -> None:
         """Before the first optimizer step; at its minibatch's turn the weights are no longer those that sampled."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -76,12 +77,16 @@ def log_probabilities(
     """
     if head.kernel is not None:
         return _by_kernel(head, hidden, token_ids, temperatures)
+    heated = bool((temperatures != 1).any())  # asked once, as a card has done all its work before it answers
     parts = [
-        checkpoint(_chunk, head, states, ids, heat, use_reentrant=False)
+        checkpoint(_chunk, head, states, ids, heat, use_reentrant=False, preserve_rng_state=False)
         if torch.is_grad_enabled() and states.requires_grad
         else _chunk(head, states, ids, heat)
         for states, ids, heat in zip(
-            hidden.split(CHUNK), token_ids.split(CHUNK), temperatures.split(CHUNK), strict=True
+            hidden.split(CHUNK),
+            token_ids.split(CHUNK),
+            temperatures.split(CHUNK) if heated else repeat(None, -(-len(hidden) // CHUNK) or 1),
+            strict=True,
         )
     ]
     logps, entropies = zip(*parts, strict=True)
@@ -115,10 +120,10 @@ def _by_kernel(
 
 
 def _chunk(
-    head: Head, hidden: torch.Tensor, token_ids: torch.Tensor, temperatures: torch.Tensor
+    head: Head, hidden: torch.Tensor, token_ids: torch.Tensor, temperatures: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head.logits(hidden)
-    if bool((temperatures != 1).any()):
+    if temperatures is not None:
         logits = logits / temperatures.unsqueeze(-1).to(logits.dtype)
     return of_logits(logits, token_ids)
 
