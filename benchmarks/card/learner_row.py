@@ -21,7 +21,7 @@ from typing import Any
 
 import trainer.learner  # noqa: F401  (sets how threads wait, before torch is loaded)
 from benchmarks.card.bundle import remedy
-from benchmarks.card.profiled import profile
+from benchmarks.card.profiled import compiled_since, profile
 from benchmarks.card.shapes import SHAPES, drawing_weights
 from benchmarks.learner_cases import Call, samples_of, synthetic, tau_bench
 
@@ -30,6 +30,8 @@ _WARM_S = 15.0
 """A step that takes longer is measured once: what a first step does besides is little of it."""
 KERNELS: dict[str, Any] = {"tree, varlen": "varlen", "tree, block by block": "blockwise"}
 """Layouts that differ in the kernel of attention alone."""
+CHECKPOINTING = {"tree, layers kept": False, "tree, layers again": True}
+"""Layouts that say by themselves whether layers are computed again."""
 LAYERS = {
     "add_within_products": "tree, PEFT's LoRA",
     "norm_in_one_kernel": "tree, plain norms",
@@ -51,6 +53,7 @@ LAYOUTS = {
     "tree, PEFT's LoRA": "the tree, a LoRA's product scaled and added in passes of their own, as PEFT does",
     "tree, plain norms": "the tree, norms and rotary positions operation by operation, as transformers does",
     "tree, layers kept": "the tree, no layer computed again in the backward pass, where memory is enough for that",
+    "tree, layers again": "the tree, every layer computed again in the backward pass, whatever memory there is",
     "packed": "packed engine, merged sequences end to end, nothing shared",
     "row per call": "every call a padded row of its own, PyTorch's attention, log-probabilities at targets only",
     "stock TRL": "TRL's GRPOTrainer as it is: merged sequences, padded, log-probabilities at every position",
@@ -74,7 +77,8 @@ class Row:
     gradients: str
     tau_bench: str | None = None
     steps: int = 2
-    checkpointing: bool = True
+    checkpointing: bool | None = True
+    """None: layers are kept where the free memory has room for them, as for whoever chooses nothing."""
     profile: str | None = None
     """Where a report on one more step under PyTorch's profiler goes."""
 
@@ -118,16 +122,19 @@ def _measure(row: Row) -> dict[str, Any]:
 
     learner = _learner(row)
     gradients: dict[str, Any] = {}
-    learner.optimizer.register_step_pre_hook(lambda *_: gradients.update(_gradients(learner.model)))
+    # In the first step alone: copying them off a card takes a tenth of a fast step.
+    copying = learner.optimizer.register_step_pre_hook(lambda *_: gradients.update(_gradients(learner.model)))
     _draw_lora(learner.model)
     samples = samples_of(calls_of(row), merged=row.layout != "row per call")
     step = _step_of(row, learner, samples)
-    seconds, metrics = [], None
+    seconds, metrics, compiled = [], None, 0
     for _ in range(row.steps):
         _reset_peak(row.device)
+        compiled = compiled_since()
         started = _now(row.device)
         metrics = step()
         seconds.append(_now(row.device) - started)
+        copying.remove()
         if seconds[-1] > _WARM_S:
             break
     work = _work(row, samples)
@@ -143,6 +150,8 @@ def _measure(row: Row) -> dict[str, Any]:
         "trained": metrics["trained"],
         "operations": operations,
         "peak_gib": peak / 2**30,
+        "kept": layers.kept if (layers := getattr(learner, "layers", None)) is not None else None,
+        "compiled": compiled_since(compiled),
         **work,
     }
 
@@ -164,7 +173,7 @@ def _learner(row: Row) -> Any:
         max_grad_norm=1e9,
         device=row.device,
         dtype=row.dtype,
-        gradient_checkpointing=row.checkpointing and row.layout != "tree, layers kept",
+        gradient_checkpointing=CHECKPOINTING.get(row.layout, row.checkpointing),
         torch_compile=row.layout == "tree, compiled",
         use_liger_kernel=row.layout == "tree, Liger",
     )
@@ -216,6 +225,7 @@ def _padded_step(learner: Any, samples: list[Any]) -> dict[str, float]:
     loss = 0.0
     for batch in _padded(plan.rows, learner):
         targets = batch.weights > 0
+        learner.layers.choose(batch.token_ids.numel())
         with in_its_precision(learner.config):
             hidden = learner._decoder(input_ids=batch.token_ids[:, :-1], use_cache=False).last_hidden_state
         logps, _ = log_probabilities(

@@ -40,20 +40,33 @@ def profile(step: Callable[[], Any], device: str) -> str:
         if on_card:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - started
+    events = list(recorded.events() or [])
+    waits = [one for one in events if one.device_type != DeviceType.CUDA and one.name in _WAITS]
     if on_card:
-        events = [one for one in recorded.events() or [] if one.device_type == DeviceType.CUDA]
+        events = [one for one in events if one.device_type == DeviceType.CUDA]
     else:
-        events = [one for one in recorded.events() or [] if _is_operator(one) and not _is_operator(one.cpu_parent)]
-    return report([Operation(one.name, one.time_range.start, one.time_range.end) for one in events], seconds)
+        events = [one for one in events if _is_operator(one) and not _is_operator(one.cpu_parent)]
+    return report(_operations(events), seconds, _operations(waits))
+
+
+def compiled_since(before: int = 0) -> int:
+    """How many graphs PyTorch compiled in this process beyond so many."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"]) - before
+
+
+def _operations(events: Iterable[Any]) -> list[Operation]:
+    return [Operation(one.name, one.time_range.start, one.time_range.end) for one in events]
 
 
 def _is_operator(event: Any) -> bool:
     return event is not None and event.name.startswith("aten::")
 
 
-def report(operations: Sequence[Operation], seconds: float) -> str:
-    """The lines for a step of so many seconds: how long something ran, gaps between operations, and the operations by
-    the time that they took together."""
+def report(operations: Sequence[Operation], seconds: float, waits: Sequence[Operation] = ()) -> str:
+    """The lines for a step of so many seconds: how long something ran, gaps between operations, how often the program
+    waited for the device, what kinds of operations ran, and the operations by the time that they took together."""
     busy_us, gaps_us = _busy_and_gaps(operations)
     long_gaps = [gap for gap in gaps_us if gap >= 20]
     lines = [
@@ -61,6 +74,9 @@ def report(operations: Sequence[Operation], seconds: float) -> str:
         f"({busy_us / seconds / 1e4:.0f} %)",
         f"{len(gaps_us)} gaps of {sum(gaps_us) / 1e3:.1f} ms in all, {len(long_gaps)} of 20 us and more: "
         f"{sum(long_gaps) / 1e3:.1f} ms",
+        f"{len(waits)} waits of the program for the device, {_length(waits):.1f} ms: few ms and many gaps say that "
+        "the device waits for Python instead",
+        ", ".join(f"{kind} {_length(those):.1f} ms" for kind, those in _by_kind(operations).items()),
         f"{'ms':>10} {'share %':>8} {'calls':>7} {'us each':>9}  operation",
     ]
     by_name: dict[str, list[float]] = {}
@@ -73,6 +89,33 @@ def report(operations: Sequence[Operation], seconds: float) -> str:
             f"{total / 1e3:10.2f} {100 * total / whole:8.1f} {len(took):7d} {total / len(took):9.1f}  {name[:_NAME]}"
         )
     return "\n".join(lines) + "\n"
+
+
+_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "aten::_local_scalar_dense")
+"""Calls that return when the device has done what was started before; the last on a CPU, where it stands for them."""
+_KINDS = (
+    ("attention", ("attention", "flash", "fmha", "flex")),
+    (
+        "products",
+        ("gemm", "gemv", "nvjet", "cutlass", "xmma", "splitk", "cublas", "aten::mm", "addmm", "bmm", "linear"),
+    ),
+    ("copies", ("memcpy", "memset", "copy", "clone", "contiguous", "aten::to")),
+)
+"""By a part of an operation's name, the first that fits; what is left are other passes over memory."""
+
+
+def _by_kind(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    found: dict[str, list[Operation]] = {kind: [] for kind, _ in _KINDS} | {"other passes": []}
+    for one in operations:
+        name = one.name.lower()
+        kinds = (kind for kind, parts in _KINDS if any(part in name for part in parts))
+        found[next(kinds, "other passes")].append(one)
+    return found
+
+
+def _length(operations: Iterable[Operation]) -> float:
+    """Milliseconds of all together."""
+    return sum(one.end_us - one.start_us for one in operations) / 1e3
 
 
 def _busy_and_gaps(operations: Iterable[Operation]) -> tuple[float, list[float]]:

@@ -69,6 +69,7 @@ class TreeRows:
 
         given = {name: tensor.to(learner.config.device) for name, tensor in packed.items()}
         longest, path = packed["tree_max_seqlens"].tolist()
+        learner.layers.choose(given["input_ids"].numel())
         with in_its_precision(learner.config):
             hidden = learner._decoder(
                 input_ids=given["input_ids"][None],

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from arttrace.system.errors import ServingError
-from benchmarks.card import bundle, learner, loop_served, publish, sleeping, trl_tree
+from benchmarks.card import bundle, learner, learner_row, loop_served, publish, sleeping, trl_tree
 from benchmarks.card.agreement import Agreement
 from benchmarks.card.arithmetic import Task
 from benchmarks.card.frame import _GRACE_S, Config, Table, run_here
@@ -127,6 +127,7 @@ def test_section_a_needs_what_a_card_has_and_the_gradients_of_its_layouts_agree(
     assert all(one < 1e-5 for one in (*apart.values(), *mixture.values()))
     profile = (out / PROFILE).read_text()
     assert profile.startswith("tree, toy: ")
+    assert re.search(r"^[1-9]\d* waits of the program", profile, re.MULTILINE), profile
     assert re.search(r"^ +\d+\.\d+ +\d+\.\d +\d+ +\d+\.\d  aten::mm$", profile, re.MULTILINE), profile
 
 
@@ -164,7 +165,7 @@ def test_a_profile_counts_what_runs_at_once_once_and_the_gaps_between() -> None:
         Operation("copy", 50, 130),  # beside both
         Operation("last", 460, 500),
     ]
-    first, gaps, _, *rows = report(ran, seconds=0.001).splitlines()
+    first, gaps, _waits, _kinds, _, *rows = report(ran, seconds=0.001).splitlines()
     assert first == "1.0 ms under the profiler, 4 operations, busy 0.2 ms (20 %)"
     assert gaps == "1 gaps of 0.3 ms in all, 1 of 20 us and more: 0.3 ms"
     assert [row.split() for row in rows] == [
@@ -172,6 +173,35 @@ def test_a_profile_counts_what_runs_at_once_once_and_the_gaps_between() -> None:
         ["0.08", "29.6", "1", "80.0", "copy"],
         ["0.04", "14.8", "1", "40.0", "last"],
     ]
+
+
+def test_a_profile_says_how_often_the_program_waited_and_what_kinds_of_operations_ran() -> None:
+    names = (
+        "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n",
+        "triton_tem_fused_flex_attention_backward_0",
+        "void pytorch_flash::flash_fwd_kernel<cutlass::bfloat16_t>",
+        "Memcpy DtoH (Device -> Pageable)",
+        "void at::native::vectorized_elementwise_kernel<4>",
+    )
+    ran = [Operation(name, 1000 * at, 1000 * (at + 1)) for at, name in enumerate(names)]
+    waits = [Operation("cudaStreamSynchronize", 0, 500), Operation("cudaDeviceSynchronize", 4000, 6000)]
+    _, _, waited, kinds, *_ = report(ran, 0.006, waits).splitlines()
+    assert waited.startswith("2 waits of the program for the device, 2.5 ms")
+    assert kinds == "attention 2.0 ms, products 2.0 ms, copies 1.0 ms, other passes 1.0 ms"
+
+
+def test_a_steps_time_is_without_what_the_comparison_of_gradients_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copying them off a card stood in every row's time."""
+    copied = []
+    monkeypatch.setattr(learner_row, "_gradients", lambda model: copied.append(model) or {})
+    base = make_model(TOY, tmp_path / "toy", "cpu")
+    case, file = ("synthetic", 64, 2, 3), str(tmp_path / "gradients.pt")
+    found = measure(Row("tree", "toy", str(base), case, "cpu", "float32", 2048, file, None, 3, False))
+    assert len(copied) == 1
+    assert (found["kept"], found["compiled"]) == (0, 0)
 
 
 def test_a_profile_of_nothing_is_still_a_report() -> None:
