@@ -15,7 +15,7 @@ import msgspec
 
 from arttrace.formats.sdks import langfuse, langsmith, logfire, openinference
 from arttrace.formats.sdks.anthropic_messages import are_parts
-from arttrace.formats.sdks.frameworks import google_adk, strands, vercel
+from arttrace.formats.sdks.frameworks import dotnet, google_adk, strands, vercel
 from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, last_text, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
@@ -66,6 +66,7 @@ def normalise(span: SpanRow) -> SpanRow:
     """The span with the attributes that trajectories are built from; the same object when there is nothing to do."""
     added = added_by_conventions(span)
     if not google_adk.is_inside_a_call(span) and not _is_own(span):
+        added.update(dotnet.last_turn({**span.attributes, **added}))
         added.update(_repaired(span, {**span.attributes, **added}))
     return msgspec.structs.replace(span, attributes={**span.attributes, **added}) if added else span
 
@@ -173,7 +174,6 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
     return found
 
 
-_PYDANTIC_AI = "pydantic-ai"
 _LANGCHAIN = "opentelemetry.instrumentation.langchain"
 _AGENTS = "opentelemetry.instrumentation.openai_agents"
 _AS_TEXT = (_LANGCHAIN, "opentelemetry.instrumentation.bedrock")
@@ -287,7 +287,7 @@ def _messages(span: SpanRow, found: Attributes) -> None:
 
 def _agents_answer(span: SpanRow) -> Any:
     """What an agent's own span says that it answered: the text of its last message."""
-    if span.scope_name == _PYDANTIC_AI and "final_result" in span.attributes:
+    if span.scope_name == "pydantic-ai" and "final_result" in span.attributes:
         return span.attributes["final_result"]
     output = from_json({**strands.details(span), **span.attributes}.get(semconv.OUTPUT_MESSAGES))
     messages = output if isinstance(output, list) else _event_messages(span, ("gen_ai.choice",))

@@ -128,9 +128,13 @@ _READ_MESSAGES = f"""(SELECT TRY(from_json(document,
         FROM summaries WHERE version = '{READ_MESSAGES}')"""  # noqa: S608
 _READ_CALLS = f"(SELECT read.texts AS texts, unnest(read.calls) AS call FROM {_READ_MESSAGES})"  # noqa: S608
 
+_STATED_REASONS = "gen_ai.response.finish_reasons"
 _REASONS_OF_ANSWERS = f"""to_json(nullif(list_filter(
         json_extract_string(TRY_CAST({of_document("gen_ai.output.messages")} AS JSON), '$[*].finish_reason'),
         lambda reason: reason IS NOT NULL), []))"""
+_REASONS = f"""coalesce(TRY_CAST({of_document(_STATED_REASONS)} AS JSON),
+        {of_document(_STATED_REASONS, operator="->")}, {_REASONS_OF_ANSWERS})"""
+"""Those that a call states, which some senders write as text that holds the list; else those of its answers."""
 
 _CALLS = View(
     "calls",
@@ -142,11 +146,7 @@ _CALLS = View(
         Column("input_tokens", "tokens of the prompt, as the model counted"),
         Column("output_tokens", "tokens of the answers"),
         _ERROR,
-        Column(
-            "finish_reasons",
-            "why each answer ended, as JSON: stop, length, tool_calls, ...",
-            f"coalesce({of_document('gen_ai.response.finish_reasons', operator='->')}, {_REASONS_OF_ANSWERS})",
-        ),
+        Column("finish_reasons", "why each answer ended, as JSON: stop, length, tool_calls, ...", _REASONS),
         Column("prompt", "the input; equal numbers are equal inputs (its messages are in the view messages)"),
         Column(
             "output_messages", "the answers as JSON text", f"coalesce({of_document('gen_ai.output.messages')}, read)"

@@ -31,6 +31,9 @@ _MARKS = frozenset(
     }
 )
 """What only model calls say; a span that says one of these and no operation looks like one."""
+_SUMS = "orchestrate_tools"
+"""What .NET's Microsoft.Extensions.AI calls a loop of calls and tools: a span without an operation, that has the sum of
+their tokens."""
 _ENDS = frozenset({semconv.RESPONSE_ID, semconv.RESPONSE_FINISH_REASONS})
 """What an answer alone has; a span that says one of these and an operation that nobody here knows looks like a call."""
 _KNOWN = frozenset(
@@ -53,7 +56,7 @@ def unread(span: SpanRow, call: Call | None) -> str | None:
     was asked; one that failed before it was sent asked nothing."""
     if call is None:
         named = operation(span)
-        looks = not (_ENDS if named else _MARKS).isdisjoint(span.attributes)
+        looks = span.name != _SUMS and not (_ENDS if named else _MARKS).isdisjoint(span.attributes)
         return _named(span) if looks and named not in _KNOWN else None
     if call.end_ns == 0:
         return None
