@@ -13,18 +13,16 @@ from typing import Any
 
 import msgspec
 
-from arttrace.formats.sdks import langfuse, langsmith, logfire, openinference
+from arttrace.formats.sdks import langfuse, langsmith, logfire, openinference, openllmetry
 from arttrace.formats.sdks.anthropic_messages import are_parts
 from arttrace.formats.sdks.frameworks import dotnet, google_adk, strands, vercel
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, langchain_result, last_text, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, inputs, langchain_result, last_text, text_of, tools
 from arttrace.formats.sdks.openinference import numbered
 from arttrace.records import semconv
-from arttrace.records.message import MessageTexts, joined_text
+from arttrace.records.message import joined_text
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.lenient_json import json_object
-from arttrace.trajectories.decoding.attribute_values import from_json, text
-
-_TRACELOOP_KIND = "traceloop.span.kind"
+from arttrace.trajectories.decoding.attribute_values import from_json, listed, text
 
 _RENAMED = {
     "gen_ai.system": semconv.PROVIDER_NAME,
@@ -39,7 +37,7 @@ _RENAMED = {
 _FOREIGN = frozenset(
     {
         openinference.KIND,
-        _TRACELOOP_KIND,
+        openllmetry.KIND,
         langfuse.TYPE,
         langsmith.KIND,
         vercel.OPERATION,
@@ -66,6 +64,7 @@ def normalise(span: SpanRow) -> SpanRow:
     """The span with the attributes that trajectories are built from; the same object when there is nothing to do."""
     added = added_by_conventions(span)
     if not google_adk.is_inside_a_call(span) and not _is_own(span):
+        added.update(openllmetry.of_responses(span.scope_name, {**span.attributes, **added}))
         added.update(dotnet.last_turn({**span.attributes, **added}))
         added.update(_repaired(span, {**span.attributes, **added}))
     return msgspec.structs.replace(span, attributes={**span.attributes, **added}) if added else span
@@ -105,7 +104,7 @@ _SAID_IN_PARTS = {
     ("gen_ai.prompt.", "gen_ai.completion."): {"llm.request.type": "chat"},
 }
 _SAYS_ITS_KIND = frozenset(
-    {semconv.OPERATION_NAME, openinference.KIND, _TRACELOOP_KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type"}
+    {semconv.OPERATION_NAME, openinference.KIND, openllmetry.KIND, langfuse.TYPE, vercel.OPERATION, "llm.request.type"}
 )
 
 
@@ -133,8 +132,8 @@ def _renamed(span: SpanRow) -> Attributes:
         found = openinference.attributes(attributes)
     elif langfuse.TYPE in attributes:
         found = langfuse.attributes(span)
-    elif _TRACELOOP_KIND in attributes:
-        found = _traceloop(attributes)
+    elif openllmetry.KIND in attributes:
+        found = openllmetry.entity(attributes)
     elif langsmith.KIND in attributes:
         found = langsmith.attributes(attributes, is_root=span.parent_span_id is None)
     elif vercel.OPERATION in attributes:
@@ -159,9 +158,8 @@ def _repaired(span: SpanRow, attributes: Attributes) -> Attributes:
     joins = of_items or span.scope_name == _AGENTS
     if joins or span.scope_name in _AS_TEXT:
         for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
-            given = attributes.get(name)
-            messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
-            if isinstance(messages, list) and (read := _read_again(messages, joins=joins)) != messages:
+            messages = listed(attributes.get(name))
+            if messages is not None and (read := _read_again(messages, joins=joins)) != messages:
                 found[name] = text_of(read)
             is_prompt = of_items and name == semconv.INPUT_MESSAGES and semconv.PREVIOUS_RESPONSE_ID not in attributes
             if is_prompt and _begins_with_a_result(messages):
@@ -185,9 +183,8 @@ def _with_calls_beside(attributes: Attributes) -> Attributes:
     asked = [json_object(one.get("function_call")) for one in numbered(attributes, "gen_ai.completion")]
     found: Attributes = {}
     for name in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES):
-        given = attributes.get(name)
-        messages = [*map(from_json, given)] if isinstance(given, MessageTexts) else from_json(given)
-        if not isinstance(messages, list):
+        messages = listed(attributes.get(name))
+        if messages is None:
             continue
         read = [_with_its_calls(message) for message in messages]
         if name == semconv.OUTPUT_MESSAGES and len(read) == 1 and isinstance(json_object(read[0]).get("parts"), list):
@@ -380,21 +377,3 @@ def _listed(content: Any) -> list[Any]:
     if isinstance(content, list):
         return content
     return [] if content is None else [{"type": "text", "text": content}]
-
-
-# --- OpenLLMetry -------------------------------------------------------------------------------------------
-
-
-def _traceloop(attributes: Attributes) -> Attributes:
-    kind = text(attributes[_TRACELOOP_KIND]) or ""
-    found: Attributes = {semconv.OPERATION_NAME: _KINDS.get(kind)}
-    name = attributes.get("traceloop.entity.name")
-    given, output = (attributes.get(f"traceloop.entity.{side}") for side in ("input", "output"))
-    if kind == "tool":
-        found[semconv.TOOL_NAME] = name
-        found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(from_json(given)))
-        found[semconv.TOOL_CALL_RESULT] = output
-    elif kind in ("agent", "workflow"):
-        found[semconv.AGENT_NAME], found[semconv.ENTRY_RESULT] = name, output
-        found[semconv.ENTRY_ARGUMENTS] = text_of(keywords(from_json(given)))
-    return found

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from arttrace.records.message import MessageTexts
 from arttrace.records.values.integers import INT64
 from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.nesting import UNREADABLE, are_shallow
@@ -45,6 +46,12 @@ def from_json(value: Any) -> Any:
     except UNREADABLE:
         return value
     return value if _may_be_deep(value) and not is_shallow(found) else found
+
+
+def listed(messages: Any) -> list[Any] | None:
+    """The messages of an attribute that says a list of them, each as what its JSON holds; None for any other value."""
+    found = [*map(from_json, messages)] if isinstance(messages, MessageTexts) else from_json(messages)
+    return found if isinstance(found, list) else None
 
 
 def _may_be_deep(json: str) -> bool:

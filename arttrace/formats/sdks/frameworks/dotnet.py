@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
-from arttrace.records.message import MessageTexts
 from arttrace.records.span import Attributes
 from arttrace.records.values.lenient_json import json_object
-from arttrace.trajectories.decoding.attribute_values import from_json
+from arttrace.trajectories.decoding.attribute_values import listed
 
 
 def last_turn(attributes: Attributes) -> Attributes:
@@ -19,17 +18,12 @@ def last_turn(attributes: Attributes) -> Attributes:
     output, and what came before that as its input, where the input is said; nothing of any other call."""
     if attributes.get(semconv.OPERATION_NAME) not in semconv.CALL_OPERATIONS:
         return {}
-    turns = _listed(attributes.get(semconv.OUTPUT_MESSAGES))
+    turns = listed(attributes.get(semconv.OUTPUT_MESSAGES)) or []
     roles = [json_object(turn).get("role") for turn in turns]
     if "tool" not in roles or "assistant" not in roles:
         return {}
     last = len(roles) - 1 - roles[::-1].index("assistant")
     found: Attributes = {semconv.OUTPUT_MESSAGES: text_of(turns[last : last + 1])}
-    if asked := _listed(attributes.get(semconv.INPUT_MESSAGES)):
+    if asked := listed(attributes.get(semconv.INPUT_MESSAGES)):
         found[semconv.INPUT_MESSAGES] = text_of([*asked, *turns[:last]])
     return found
-
-
-def _listed(messages: object) -> list[object]:
-    listed = [*map(from_json, messages)] if isinstance(messages, MessageTexts) else from_json(messages)
-    return listed if isinstance(listed, list) else []
