@@ -18,10 +18,12 @@ import chat_server
 import httpx
 import otlp_receiver
 import scripted_server
+from asks_by_httpx import ASK, CAPTURED
 from scripted_server import Asked, Call, Reply
 
 ROOT = Path(__file__).parents[2]
-ARTTRACE = (sys.executable, "-c", "from arttrace.commands import main; main()")
+PROGRAMS = [Path(sys.executable).parent]
+"""Where the commands' programs are looked for first."""
 HOME = "/home/me/agent"
 
 
@@ -61,11 +63,10 @@ def _replaced(text: str, names: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, longest_first)), lambda found: names[found[0]], text)
 
 
-def _site(folder: Path, model: str = "http://127.0.0.1:9/v1") -> Site:
+def _site(folder: Path, model: str = "http://127.0.0.1:9/v1", **environment: str) -> Site:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "ARTTRACE_")) and k != "MODEL"}
-    bin = Path(sys.executable).parent
-    env |= {"PATH": f"{bin}{os.pathsep}{env['PATH']}", "MODEL": "gpt-4o"}
-    env |= {"OPENAI_BASE_URL": model, "OPENAI_API_KEY": "unused"}
+    env |= {"PATH": os.pathsep.join([*map(str, PROGRAMS), env["PATH"]]), "MODEL": "gpt-4o"}
+    env |= {"OPENAI_BASE_URL": model, "OPENAI_API_KEY": "unused", **environment}
     return Site(folder, env, {HOME: str(folder)})
 
 
@@ -73,6 +74,14 @@ def empty(folder: Path, stack: ExitStack) -> Site:
     """An empty directory."""
     return _site(folder)
 
+
+HTTPX_AGENT = f"""
+import arttrace
+{ASK}
+@arttrace.trajectory
+def answer(question: str) -> str:
+    return ask(question)
+"""
 
 AGENT = """
 import arttrace
@@ -101,7 +110,7 @@ httpx.post(url, json={"model": "command-a", "messages": [{"role": "user", "conte
 
 def twenty_runs(folder: Path, stack: ExitStack) -> Site:
     """An agent that runs twenty times, and rewards one of its runs."""
-    site = _site(folder, stack.enter_context(chat_server.serve()).url)
+    site = _site(folder, stack.enter_context(chat_server.serve()).url, **CAPTURED)
     program = """
 for n in range(20):
     with arttrace.trajectory(name="answer", trajectory_id=f"{n:032x}"):
@@ -109,20 +118,20 @@ for n in range(20):
         if n == 3:
             arttrace.reward(1.0)
 """
-    site.python("agent.py", AGENT + program)
+    site.python("agent.py", HTTPX_AGENT + program)
     return site
 
 
 def undelivered(folder: Path, stack: ExitStack) -> Site:
     """Three spans of a process that could not reach its collector, and a collector that is there again."""
-    site = _site(folder, stack.enter_context(chat_server.serve()).url)
+    site = _site(folder, stack.enter_context(chat_server.serve()).url, **CAPTURED)
     program = """
 @arttrace.trajectory
 def twice():
     return [answer("why?"), answer("how?")]
 answer("why?")
 """
-    site.python("agent.py", AGENT + program)
+    site.python("agent.py", HTTPX_AGENT + program)
     site.run("python", "agent.py", ARTTRACE_ENDPOINT="http://127.0.0.1:9")
     site.names["http://collector:4318"] = stack.enter_context(otlp_receiver.receiving()).url
     return site
@@ -154,8 +163,8 @@ def examples_ran(folder: Path, stack: ExitStack) -> Site:
     """The same after a run of the market, and four of the quickstart."""
     site = examples(folder, stack)
     site.run("python", "examples/quickstart/agent.py", "frozen bean", "4")
-    site.run(*ARTTRACE, "run", "--", "python", "examples/market/agent.py", "fresh apple and canned bean")
-    newest = json.loads(site.run(*ARTTRACE, "ls", "--limit", "1", "--json"))[0]["id"]
+    site.run("arttrace", "run", "--", "python", "examples/market/agent.py", "fresh apple and canned bean")
+    newest = json.loads(site.run("arttrace", "ls", "--limit", "1", "--json"))[0]["id"]
     site.names["5011ed4e"] = newest[:8]
     return site
 
@@ -171,8 +180,10 @@ def verl_dumps(folder: Path, stack: ExitStack) -> Site:
 
 def tickets(folder: Path, stack: ExitStack) -> Site:
     """Three runs, whose metadata name two tickets."""
-    site = _site(folder, stack.enter_context(scripted_server.serve_script(lambda _asked: Reply("because"))).url)
-    agent = AGENT.replace("    said =", "    arttrace.update(metadata={'ticket': question.split()[0]})\n    said =")
+    model = stack.enter_context(scripted_server.serve_script(lambda _asked: Reply("because")))
+    site = _site(folder, model.url, **CAPTURED)
+    ticket = "    arttrace.update(metadata={'ticket': question.split()[0]})\n"
+    agent = HTTPX_AGENT.replace("    return ask(question)", f"{ticket}    return ask(question)")
     site.python("agent.py", agent + "for question in ('A7 why?', 'A7 why not?', 'B2 how?'):\n    answer(question)\n")
     site.run("python", "agent.py")
     return site
@@ -182,8 +193,8 @@ def four_answers(folder: Path, stack: ExitStack) -> Site:
     """Four runs of the quickstart's question, and the rewards.py of the page, which tells them apart."""
     answers = iter(["bean 6", "I do not know", "bean 6", "nobody knows"])
     script: Callable[[Asked], Reply] = lambda _asked: Reply(next(answers))  # noqa: E731
-    site = _site(folder, stack.enter_context(scripted_server.serve_script(script)).url)
-    site.python("agent.py", AGENT + "for _ in range(4):\n    answer('frozen bean')\n")
+    site = _site(folder, stack.enter_context(scripted_server.serve_script(script)).url, **CAPTURED)
+    site.python("agent.py", HTTPX_AGENT + "for _ in range(4):\n    answer('frozen bean')\n")
     site.run("python", "agent.py")
     page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(# rewards\.py\n.*?)```", page, re.DOTALL)
@@ -209,9 +220,9 @@ def conversations(folder: Path, stack: ExitStack) -> Site:
 def collector(folder: Path, stack: ExitStack) -> Site:
     """A collector that runs, with three runs in its store."""
     site = tickets(folder, stack)
-    site.run(*ARTTRACE, "ls")
+    site.run("arttrace", "ls")
     del site.env["OPENAI_BASE_URL"]
-    command = (*ARTTRACE, "collect", "--port", "0")
+    command = (sys.executable, "-m", "arttrace", "collect", "--port", "0")
     running = stack.enter_context(
         subprocess.Popen(command, cwd=folder, env=site.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import doc_sites
+import forked_arttrace
 import pytest
 from doc_blocks import PAGES, ROOT, Block, blocks, difference, steps
 
@@ -26,6 +27,15 @@ def _sessions() -> list[list[Block]]:
     return list(found.values())
 
 
+@pytest.fixture(scope="module")
+def _in_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The `arttrace` of the blocks is a fork of a process that has imported it."""
+    with pytest.MonkeyPatch.context() as patch, forked_arttrace.on_path(tmp_path_factory.mktemp("forks")) as folder:
+        patch.setattr(doc_sites, "PROGRAMS", [folder, *doc_sites.PROGRAMS])
+        yield
+
+
+@pytest.mark.usefixtures("_in_forks")
 @pytest.mark.parametrize("session", _sessions(), ids=lambda session: f"{session[0]}-{session[0].value}")
 def test_blocks_print_what_they_show(session: list[Block], tmp_path: Path) -> None:
     prepare: Callable[[Path, ExitStack], doc_sites.Site] = getattr(doc_sites, session[0].value.replace("-", "_"))
