@@ -141,7 +141,7 @@ def _answers() -> None:
         "is_current_stream_capturing": False, "get_device_properties": properties, "get_device_capability": (9, 0),
         "get_device_name": properties.name, "mem_get_info": (_MEMORY, _MEMORY), "synchronize": None,
         "empty_cache": None, "set_device": None, "manual_seed_all": None, "_lazy_init": None, "set_rng_state": None,
-        "_exchange_device": 0, "_maybe_exchange_device": 0,
+        "_exchange_device": 0, "_maybe_exchange_device": 0, "memory_reserved": 0, "memory_allocated": 0,
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)

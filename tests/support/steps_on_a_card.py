@@ -36,6 +36,7 @@ from trainer.policies.checkpoints import Checkpoints  # noqa: E402
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "in float32": ("qwen3", {"dtype": "float32", "gradient_checkpointing": False}),
     "as it is chosen": ("qwen3", {}),
+    "with layers kept": ("qwen3", {"gradient_checkpointing": None}),
     "with a bias": ("qwen2", {}),
     "with windows": ("gemma3_text", {}),
     "with capped scores": ("gemma2", {}),
@@ -85,6 +86,8 @@ def steps(base_model: Path, device: Any, settings: dict[str, Any], folder: Path)
     again.load(saved)
     again.refit()
     second = again.step(samples, current_version="p@1")
+    if device == "cuda" and checkpointing is None:
+        assert again.layers.kept == again.model.config.num_hidden_layers, "the machine's memory is enough for toys"
     return [number for one in (first, second) for number in (one.loss, one.grad_norm, one.entropy)]
 
 
