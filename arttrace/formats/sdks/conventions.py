@@ -45,7 +45,7 @@ _FOREIGN = frozenset(
         *_RENAMED,
     }
 )
-MARKS = (*sorted(_FOREIGN), "gen_ai.prompt.0.", "gen_ai.completion.0.")
+MARKS = (*sorted(_FOREIGN), "gen_ai.prompt", "gen_ai.completion")
 """How names of attributes begin that are no names of the conventions and are read here."""
 _KINDS = {
     "chat": semconv.OPERATION_CHAT,
@@ -271,12 +271,12 @@ def _messages(span: SpanRow, found: Attributes) -> None:
     if span.events:
         found.update((name, value) for name, value in strands.details(span).items() if name not in found)
     if semconv.INPUT_MESSAGES not in attributes and semconv.INPUT_MESSAGES not in found:
-        prompt = _prompt(attributes) or _event_messages(span, _INPUT_EVENTS)
+        prompt = _prompt(attributes) or _event_messages(span, _INPUT_EVENTS) or _in_one(span, "gen_ai.prompt", "user")
         if prompt:
             found[semconv.INPUT_MESSAGES] = inputs(prompt)
     if semconv.OUTPUT_MESSAGES not in attributes and semconv.OUTPUT_MESSAGES not in found:
         replies = _with_thoughts(numbered(attributes, "gen_ai.completion")) or _event_messages(span, ("gen_ai.choice",))
-        if replies:
+        if replies := replies or _in_one(span, "gen_ai.completion", "assistant"):
             found[semconv.OUTPUT_MESSAGES] = answers(replies)
     if "llm.request.functions.0.name" in attributes:
         found.setdefault(semconv.TOOL_DEFINITIONS, tools(numbered(attributes, "llm.request.functions")))
@@ -335,7 +335,9 @@ _INPUT_EVENTS = (
     "gen_ai.user.message",
     "gen_ai.assistant.message",
     "gen_ai.tool.message",
+    "gen_ai.tool.developer",  # of Semantic Kernel for .NET: the developer's message
 )
+_OF_A_MESSAGE = frozenset({"role", "content", "message", "tool_calls", "id"})
 
 
 def _event_messages(span: SpanRow, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -344,8 +346,11 @@ def _event_messages(span: SpanRow, names: Iterable[str]) -> list[dict[str, Any]]
     for event in span.events:
         if event.name not in names:
             continue
-        content = from_json(event.attributes.get("gen_ai.event.content"))
-        body = {**event.attributes, **(content if isinstance(content, dict) else {})}
+        given = event.attributes.get("gen_ai.event.content")
+        content = from_json(given)
+        if isinstance(given, str) and not _OF_A_MESSAGE & json_object(content).keys():
+            content = {"content": given}  # a text, as Semantic Kernel has of a completion's prompt
+        body = {**event.attributes, **json_object(content)}
         inner = from_json(body.get("message"))
         message = {key: from_json(value) if key == "tool_calls" else value for key, value in body.items()}
         if isinstance(inner, dict):
@@ -365,6 +370,20 @@ def _event_messages(span: SpanRow, names: Iterable[str]) -> list[dict[str, Any]]
             continue
         messages += [{**one, "index": message.get("index")} for one in found]
     return messages
+
+
+def _in_one(span: SpanRow, name: str, role: str) -> list[dict[str, Any]]:
+    """Messages as the conventions had them until version 1.27, in one attribute of the span or of an event
+    (`gen_ai.content.prompt`): JSON of them, with roles or as choices, or a text. None of anything else."""
+    given = next((said[name] for said in (span.attributes, *(e.attributes for e in span.events)) if name in said), None)
+    found = from_json(given)
+    if isinstance(given, str) and given and not isinstance(found, (dict, list)):
+        return [{"role": role, "content": given}]
+    told = json_object(found)
+    listed_there = next((told[key] for key in ("messages", "choices") if isinstance(told.get(key), list)), None)
+    items = listed_there or (found if isinstance(found, list) else [found])
+    messages = [{**json_object(item), **json_object(json_object(item).get("message"))} for item in items]
+    return messages if all(isinstance(message.get("role"), str) for message in messages) else []
 
 
 def _is_next_chunk(before: dict[str, Any], message: dict[str, Any], index: Any) -> bool:
