@@ -98,6 +98,13 @@ ON_NO_CALL: Final = (
 )
 """What helps where nothing is wrong with a run but that no model answered in it."""
 
+ON_NO_RUN: Final = (
+    "A run is made of spans that say, in a form that is known here, that they are a model call, a tool or an agent. "
+    "`arttrace sql 'SELECT name, document FROM spans'` has what came; docs/formats.md names the forms, and "
+    "docs/extend/format.md says how one is added."
+)
+"""What helps where spans arrive, and none makes a run."""
+
 
 def on_incomplete(reasons: str) -> list[str]:
     """What the reasons why a run is incomplete mean, and what helps, as far as that is known: each but once."""

@@ -280,6 +280,18 @@ def test_ls_says_that_nothing_matches_and_what_it_does_not_understand(several_to
     assert "neither a policy nor a version of one" in run(several_to_read, "ls", "--policy", "policy@new").output
 
 
+def test_ls_says_that_what_is_stored_makes_no_run(tmp_path: Path) -> None:
+    """Spans of an SDK whose names nobody here knows: the list was empty, without a word of them."""
+    Store.open(DataDir(tmp_path), create=True).close()
+    assert run(tmp_path, "ls").output == "no trajectories yet\n"
+    with Store.open(DataDir(tmp_path)) as store:
+        store.append([SpanRow("1" * 32, "2" * 16, "generate", 1, 2, attributes={"genkit:type": "action"})])
+    found = run(tmp_path, "ls").output
+    assert "no trajectories yet" in found
+    assert "1 span stored, of no run" in found
+    assert "of no run" not in run(tmp_path, "ls", "--group", "nope").output
+
+
 def test_tags_and_metadata_are_shown(several_to_read: Path) -> None:
     [line] = [line for line in run(several_to_read, "ls", "--wide").output.splitlines() if line.startswith("aa")]
     assert line.split()[-3:] == ["vip,", "eu", '{"task":7}']

@@ -69,6 +69,7 @@ def command(
         late_in = late(store, summaries)
         ids_shown = {} if as_json else shown_ids(store, [one.id for one in summaries])
         lost = [] if as_json else _unread(store, first_ns)
+        others = 0 if summaries or as_json or wanted else sum(count for (count,) in store.sql(_SPANS)[1])
     if as_json:
         print_json([_document(one, late_in.get(one.id, ())) for one in summaries])
         return
@@ -86,6 +87,8 @@ def command(
             else "no trajectory matches" if wanted
             else "no trajectories yet"
         )  # fmt: skip
+        if others:
+            click.secho(f"{quantity(others, 'span')} stored, of no run. {advice.ON_NO_RUN}", fg="yellow", err=True)
         return
     console = terminal.console()
     terminal.make_room(console, ids_shown.values())
@@ -105,6 +108,9 @@ def command(
         console.print(line, style="yellow", markup=False)
     if len(found) > limit:
         console.print(f"the newest {limit}; more with --limit", style="dim")
+
+
+_SPANS = "SELECT count(*) FROM spans"
 
 
 def _unread(store: AnyStore, since_ns: int) -> list[str]:
