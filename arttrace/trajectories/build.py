@@ -16,7 +16,7 @@ from arttrace.trajectories.agents.scored_spans import with_agents
 from arttrace.trajectories.agents.tree import agent_tree
 from arttrace.trajectories.decoding.attribute_values import as_text, from_json, shallow_object, text, whole_number
 from arttrace.trajectories.decoding.operation import is_call, operation, span_error
-from arttrace.trajectories.decoding.unreadable_calls import counted, unanswered, unread
+from arttrace.trajectories.decoding.unreadable_calls import unanswered, unread_of_run
 from arttrace.trajectories.identity.counting_rewards import counting, latest
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
 from arttrace.trajectories.identity.membership import is_of_a_run, membership
@@ -121,7 +121,7 @@ def _build(
             )
         ),
         conflicts=sum(span.conflicts for span in members),
-        unread=counted(unread(span, read.get(key)) for key, span in spans.items()),
+        unread=unread_of_run(spans, read),
     )
 
 

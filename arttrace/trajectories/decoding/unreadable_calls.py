@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from arttrace.records import semconv
 from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
+from arttrace.trajectories.decoding.attribute_values import text, whole_number
 from arttrace.trajectories.decoding.call import decode_call
 from arttrace.trajectories.decoding.messages import MessageReader
 from arttrace.trajectories.decoding.operation import is_call, operation
@@ -47,7 +48,32 @@ _KNOWN = frozenset(
     }
 )
 _NAMES, _NAME, _KINDS = 24, 64, 8
+_Key = tuple[str, str]
 _numbers = re.compile(r"\.[0-9]+(?=\.|$)")
+
+
+_OF_AN_ENGINE = "gen_ai.latency."
+"""How names of attributes begin in the span that a serving engine makes of a request (vLLM's and SGLang's
+`llm_request`): the client that sent it recorded the call, where it recorded any."""
+
+
+def unread_of_run(spans: Mapping[_Key, SpanRow], calls: Mapping[_Key, Call]) -> dict[str, int]:
+    """Those among the spans of a run, of which `calls` were read, counted by name."""
+    return counted(_unread(spans, calls))
+
+
+def _unread(spans: Mapping[_Key, SpanRow], calls: Mapping[_Key, Call]) -> Iterator[str | None]:
+    """The names of those. Spans of the engines that served a run are no calls of their own, unless they are of more
+    requests than its calls sent."""
+    served = {key: span for key, span in spans.items() if key not in calls and _is_of_an_engine(span)}
+    requests = {text(span.attributes.get("gen_ai.request.id")) or key for key, span in served.items()}
+    sent = sum(whole_number(spans[key].attributes.get(semconv.ATTEMPTS)) or 1 for key in calls) if requests else 0
+    passed = served if len(requests) <= sent else {}
+    return (unread(span, calls.get(key)) for key, span in spans.items() if key not in passed)
+
+
+def _is_of_an_engine(span: SpanRow) -> bool:
+    return not operation(span) and any(name.startswith(_OF_AN_ENGINE) for name in span.attributes)
 
 
 def unread(span: SpanRow, call: Call | None) -> str | None:
@@ -82,7 +108,14 @@ def unanswered(calls: Iterable[Call]) -> list[str]:
 def unread_calls(spans: Iterable[SpanRow]) -> dict[str, int]:
     """Those among spans under the names of the conventions, counted by name."""
     reader = MessageReader()
-    return counted(unread(span, decode_call(span, reader) if is_call(span) else None) for span in spans)
+    traces: dict[str, dict[_Key, SpanRow]] = {}
+    for span in spans:
+        traces.setdefault(span.trace_id, {})[span.trace_id, span.span_id] = span
+    return counted(
+        name
+        for trace in traces.values()
+        for name in _unread(trace, {key: decode_call(span, reader) for key, span in trace.items() if is_call(span)})
+    )
 
 
 def counted(names: Iterable[str | None]) -> dict[str, int]:
