@@ -1,11 +1,13 @@
-"""Calls of the Responses API as OpenLLMetry's JavaScript edition (June 2026) records them: the input as the text of one
-message, and of an answer the text alone."""
+"""Calls of the Responses API and of LangChain as OpenLLMetry's JavaScript edition (June 2026) records them: an
+input, or parts of it, as text, and of an answer the text alone."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.span import Attributes, SpanRow
@@ -74,3 +76,44 @@ def test_an_input_of_text_and_a_chat_stay_as_they_are(tmp_path: Path) -> None:
         (Message("user", (TextPart(other),)),),
     ]
     assert run.unread == {}
+
+
+def of_langchain(messages: list[tuple[str, str]], *answers: str) -> SpanRow:
+    def told(role: str, content: str) -> dict[str, Any]:
+        return {"role": role, "parts": [{"type": "text", "content": content}]}
+
+    attributes: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "claude",
+        "gen_ai.input.messages": json.dumps([told(role, content) for role, content in messages]),
+        "gen_ai.output.messages": json.dumps([{**told("assistant", one), "finish_reason": ""} for one in answers]),
+    }
+    scope = "@traceloop/instrumentation-langchain"
+    return SpanRow("1" * 32, "2" * 16, "chat claude", 1, 2, attributes=attributes, scope_name=scope)
+
+
+def test_the_parts_of_a_message_of_langchain_are_its_parts(tmp_path: Path) -> None:
+    parts = json.dumps([{"type": "text", "text": "Weather in "}, {"type": "text", "text": "Oslo?"}])
+    run = read(tmp_path, of_langchain([("system", "Be kind."), ("user", parts), ("user", "[1, 2]")], "It rains."))
+    [one] = run.calls
+    assert one.call.messages == (
+        READ[0],
+        Message("user", (TextPart("Weather in "), TextPart("Oslo?"))),
+        Message("user", (TextPart("[1, 2]"),)),
+    )
+    assert run.unread == {}
+
+
+@pytest.mark.parametrize(
+    ("messages", "answer", "lacks"),
+    [
+        ([("user", "Weather?")], "", "no answer"),
+        ([("user", "Weather?"), ("assistant", ""), ("tool", "rain")], "It rains.", "unreadable gen_ai.input.messages"),
+    ],
+    ids=["of an answer", "of a prompt"],
+)
+def test_tool_calls_of_langchain_that_are_not_recorded_are_told(
+    messages: list[tuple[str, str]], answer: str, lacks: str, tmp_path: Path
+) -> None:
+    run = read(tmp_path, of_langchain(messages, answer))
+    assert run.unread == {f"@traceloop/instrumentation-langchain, chat: {lacks}": 1}

@@ -64,7 +64,7 @@ def normalise(span: SpanRow) -> SpanRow:
     """The span with the attributes that trajectories are built from; the same object when there is nothing to do."""
     added = added_by_conventions(span)
     if not google_adk.is_inside_a_call(span) and not _is_own(span):
-        added.update(openllmetry.of_responses(span.scope_name, {**span.attributes, **added}))
+        added.update(openllmetry.of_javascript(span.scope_name, {**span.attributes, **added}))
         added.update(dotnet.last_turn({**span.attributes, **added}))
         added.update(_repaired(span, {**span.attributes, **added}))
     return msgspec.structs.replace(span, attributes={**span.attributes, **added}) if added else span

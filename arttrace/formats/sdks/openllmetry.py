@@ -1,8 +1,12 @@
 """OpenLLMetry's own names: its entities (agents, workflows, tools), and what its JavaScript edition writes of calls of
-OpenAI's Responses API, whose input it records as the text of one message, and of whose answers the text alone. Pure."""
+OpenAI's Responses API, whose input it records as the text of one message, and of LangChain, whose parts of content it
+records as text; of both it has of an answer the text alone. Pure."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from arttrace.formats.sdks.anthropic_messages import are_parts
 from arttrace.formats.sdks.openai_messages import inputs, keywords, text_of
 from arttrace.records import semconv
 from arttrace.records.span import Attributes
@@ -12,7 +16,7 @@ from arttrace.wire.apis.openai.response_items import parse_input
 from arttrace.wire.messages import openai_message
 
 KIND = "traceloop.span.kind"
-_JAVASCRIPT = "@traceloop/instrumentation-openai"
+_OPENAI, _LANGCHAIN = "@traceloop/instrumentation-openai", "@traceloop/instrumentation-langchain"
 _OPERATIONS = {
     "agent": semconv.OPERATION_INVOKE_AGENT,
     "workflow": semconv.OPERATION_INVOKE_AGENT,
@@ -36,19 +40,42 @@ def entity(attributes: Attributes) -> Attributes:
     return found
 
 
-def of_responses(scope: str, attributes: Attributes) -> Attributes:
-    """Of a call of the Responses API that the JavaScript edition recorded: the items of its input as messages, and no
-    answer where its text is empty, since the tool calls that it was are not recorded; nothing of any other span."""
-    if scope != _JAVASCRIPT or not (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_"):
+def of_javascript(scope: str, attributes: Attributes) -> Attributes:
+    """Of such a call its messages, and no answer where its text is empty, since the tool calls that it was are not
+    recorded; nothing of any other span."""
+    if attributes.get(semconv.OPERATION_NAME) != semconv.OPERATION_CHAT:
         return {}
-    found: Attributes = {}
-    items = from_json(_only_text(attributes.get(semconv.INPUT_MESSAGES)))
-    are_items = isinstance(items, list) and all({"role", "type"} & json_object(item).keys() for item in items)
-    if are_items and (messages := parse_input(items)):
-        found[semconv.INPUT_MESSAGES] = inputs([openai_message(message) for message in messages])
-    if _only_text(attributes.get(semconv.OUTPUT_MESSAGES)) == "":
+    if scope == _LANGCHAIN:
+        found = _of_langchain(attributes)
+    elif scope == _OPENAI and (text(attributes.get(semconv.RESPONSE_ID)) or "").startswith("resp_"):
+        found = _of_responses(attributes)
+    else:
+        return {}
+    said = listed(attributes.get(semconv.OUTPUT_MESSAGES))
+    if said and all(_only_text([one]) == "" for one in said):
         found[semconv.OUTPUT_MESSAGES] = "[]"
     return found
+
+
+def _of_responses(attributes: Attributes) -> Attributes:
+    """The items of the input as messages."""
+    items = from_json(_only_text(attributes.get(semconv.INPUT_MESSAGES)))
+    are_items = isinstance(items, list) and all({"role", "type"} & json_object(item).keys() for item in items)
+    messages = parse_input(items) if are_items else None
+    return {semconv.INPUT_MESSAGES: inputs([openai_message(one) for one in messages])} if messages else {}
+
+
+def _of_langchain(attributes: Attributes) -> Attributes:
+    """The input with its parts. Where a tool's message stands in it, it lacks the calls."""
+    found: list[dict[str, Any]] = []
+    for message in listed(attributes.get(semconv.INPUT_MESSAGES)) or ():
+        content = _only_text([message])
+        parts = from_json(content)
+        found.append({"role": json_object(message).get("role"), "content": parts if are_parts(parts) else content})
+    if not found:
+        return {}
+    lacks = any(one["role"] == "tool" for one in found)
+    return {semconv.INPUT_MESSAGES: inputs(found), **({semconv.TRUNCATED: [semconv.INPUT_MESSAGES]} if lacks else {})}
 
 
 def _only_text(messages: object) -> str | None:
