@@ -40,3 +40,45 @@ def test_a_job_of_a_module_that_does_not_know_arttrace_is_captured(
     )
     assert not (tmp_path / "another").exists()
     assert len(one_trajectory(tmp_path).calls) == 3
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_what_a_job_recorded_is_there_when_its_result_is(how: str, tmp_path: Path, server: ChatServer) -> None:
+    """Whoever has the results of all jobs may read the run, and train on it."""
+    run(
+        """
+        import multiprocessing, sys, time
+        from concurrent.futures import ProcessPoolExecutor
+        from asking import ask
+        import arttrace
+
+        def slow_to_write():
+            from arttrace.capture.export.spool import SpoolWriter
+            write = SpoolWriter.write
+
+            def slowly(self, payloads):
+                time.sleep(0.6 * any(b"of the executor" in one for one in payloads))
+                return write(self, payloads)
+
+            SpoolWriter.write = slowly
+
+        if __name__ == "__main__":
+            from pathlib import Path
+            from arttrace.store import open_store
+            from arttrace.system.paths import DataDir
+            arttrace.init(dir=sys.argv[3])
+            context = multiprocessing.get_context(sys.argv[1])
+            with ProcessPoolExecutor(1, mp_context=context) as executor:
+                with arttrace.trajectory(name="outer") as outer:
+                    executor.submit(slow_to_write).result()
+                    executor.submit(ask, sys.argv[2], "of the executor").result()
+                arttrace.flush()
+                with open_store(DataDir(Path(sys.argv[3]))) as store:
+                    [found] = store.trajectories(ids=[outer.id])
+                    assert len(found.calls) == 1, "the call was not written yet"
+        """,
+        tmp_path,
+        how,
+        server.url,
+        str(tmp_path / "d"),
+    )

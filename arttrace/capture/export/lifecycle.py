@@ -188,7 +188,8 @@ def stop(timeout_s: float | None) -> bool:
 def hand_over(timeout_s: float) -> None:
     """Return when what was recorded outlives this process, which may be killed any moment."""
     for each in _all():
-        each.hand_over(timeout_s)
+        if each.has_work:
+            each.hand_over(timeout_s)
     summary.write()
 
 

@@ -308,7 +308,7 @@ def _pooled(method: Callable[..., Any], thread_pool: type[Any]) -> Callable[...,
                 flow = calling_flow()
                 func = func if flow is EMPTY_FLOW else in_flow(flow, func)
             elif (place := _place()) is not None:
-                func = _Job(place, func, may_be_killed=True)
+                func = _Job(place, func, by_results=True)
         return method(self, func, *args, **kwargs)
 
     return hooked
@@ -341,12 +341,16 @@ class _Results:
 
 
 class _Job:
-    """A job of a pool with the place it belongs to; pickles where its function does."""
+    """A job of a pool with the place it belongs to; pickles where its function does.
 
-    def __init__(self, place: str, fn: Callable[..., Any], *, may_be_killed: bool = False) -> None:
+    Its result leaves the process when what it recorded can be read by whoever has the result, who may take the run for
+    whole by then. `by_results`: what the process runs sees to that, where the hooks were there before it.
+    """
+
+    def __init__(self, place: str, fn: Callable[..., Any], *, by_results: bool = False) -> None:
         self._place = place
         self._fn = fn
-        self._may_be_killed = may_be_killed
+        self._by_results = by_results
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = current_flow()
@@ -362,7 +366,7 @@ class _Job:
             return self._fn(*args, **kwargs)
         finally:
             set_flow(before)
-            if _late and self._may_be_killed:
+            if self._place != _NOWHERE and (_late or not self._by_results):
                 with _handing_over:
                     lifecycle.hand_over(_HAND_OVER_S)
 
