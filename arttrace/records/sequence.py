@@ -86,6 +86,7 @@ class NotTrained(StrEnum):
     NOT_TEXT = "parts that are no text"
     EMPTY_ANSWERS = "empty answers"
     NO_ANSWER = "runs without an answer"
+    ROOT_CALLED_NONE = "runs whose root agent called no model"
     PROMPT_DIFFERS = "the chat template ends a prompt otherwise than it begins an answer"
     NO_PROMPT = "an answer has no prompt before it"
     TOKEN_ACROSS_BORDER = "a token crosses the border of an answer"

@@ -138,6 +138,11 @@ def main_conversation(trajectory: Trajectory) -> Conversation | None:
     return own[-1] if own else None
 
 
+def why_no_main(trajectory: Trajectory) -> NotTrained:
+    """Why a run has no `main_conversation`."""
+    return NotTrained.ROOT_CALLED_NONE if conversations(trajectory) else NotTrained.NO_ANSWER
+
+
 def opening(trajectory: Trajectory) -> Conversation | None:
     """The root agent's first branch up to its first answer, which may have been cut off."""
     root = trajectory.agents[0].id if trajectory.agents else None

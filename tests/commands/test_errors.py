@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 import pytest
+from msgspec.structs import replace
 from reserved_port import reserved_port
 from simulated_agent import research_run
 
@@ -171,6 +172,28 @@ def test_training_without_rewards(arttrace: Command, data: DataDir) -> None:
 def test_training_on_runs_that_are_alone(arttrace: Command, data: DataDir) -> None:
     fill(data, {"x": "s", "y": "t"}, {"x": 1.0})
     arttrace("train").says("2 alone in its group", "several times")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why", "remedy"),
+    [
+        ({semconv.REQUEST_TOP_P: 0.9}, "sampling was narrowed or shifted", "arttrace serve --sampling policy"),
+        ({semconv.REQUEST_TEMPERATURE: 0.0}, "not sampled at temperature 1", "arttrace serve --sampling policy"),
+        ({semconv.POLICY_VERSION: "other@0"}, "sampled by another policy", "serve this one"),
+    ],
+)
+def test_training_on_tokens_that_are_none_of_the_policys_own(
+    changed: dict[str, Any], why: str, remedy: str, arttrace: Command, data: DataDir
+) -> None:
+    """They did come from `arttrace serve`: to send the agent there is no remedy."""
+    with Store.open(data, create=True) as store:
+        for id, value in (("x", 0.0), ("y", 1.0)):
+            spans = research_run(id, scenario="s", policy="policy@0")
+            store.append([replace(span, attributes=span.attributes | changed) for span in spans])
+            store.append([Reward(id=id, trajectory_id=id, value=value)])
+    outcome = arttrace("train")
+    outcome.says("no trainable token", why, remedy)
+    assert "let the agent call the gateway" not in outcome.err
 
 
 def test_training_on_runs_without_tokens(arttrace: Command, data: DataDir) -> None:

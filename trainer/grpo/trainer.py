@@ -175,7 +175,7 @@ def require_trainable(batch: TrainingBatch) -> None:
         reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(batch.quarantined.items()))
         raise NothingToTrain(
             f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
-            _FOREIGN if set(batch.quarantined) == {NotTrained.OTHER_POLICY} else _NO_TOKENS,
+            " ".join(dict.fromkeys(_OF_TOKENS.get(why, _NO_TOKENS) for why in sorted(batch.quarantined))) or _NO_TOKENS,
         )
 
 
@@ -183,6 +183,17 @@ _NO_TOKENS = """GRPO needs the sampled token ids and log-probabilities: let the 
 `arttrace serve`, which asks the engine for them."""
 _FOREIGN = """GRPO learns from what the policy itself sampled: train the policy that `arttrace ls` names, or serve \
 this one (`arttrace serve --policy NAME`) and run the agent again."""
+_SAMPLED_OTHERWISE = """GRPO learns from what is sampled as the policy gives it, at a temperature of 0.1 to 2: leave \
+top_p, top_k, penalties, JSON formats and forced tools out of the agent's requests, or have `arttrace serve --sampling \
+policy` leave them out."""
+_OF_TOKENS: Mapping[str, str] = {
+    NotTrained.OTHER_POLICY: _FOREIGN,
+    NotTrained.NOT_AT_TEMPERATURE_1: _SAMPLED_OTHERWISE,
+    NotTrained.ALTERED_SAMPLING: _SAMPLED_OTHERWISE,
+    NotTrained.MEDIA: "The learner is given text alone: leave images, sound and video out of the agent's prompts.",
+    NotTrained.ERROR: "Calls of these runs failed: `arttrace show ID` says with what.",
+}
+"""What to do where no token can be trained, by the reason."""
 
 
 def _why_no_groups(left_out: Mapping[NotTrained, int]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.selection import equal_groups, good_runs, never_trained_on, preferences
 from arttrace.system.errors import TrainingError
-from arttrace.trajectories.conversations import Conversation, conversations, main_conversation
+from arttrace.trajectories.conversations import Conversation, conversations, main_conversation, why_no_main
 from trainer.offline.render import TrainingExample, Unprovable, render, shared_context
 
 Method = Literal["sft", "dpo"]
@@ -174,11 +174,12 @@ def plan_dpo(
     for number, (better, worse) in enumerate(chosen.pairs, 1):
         if tell is not None:
             tell(2 * number)
-        said = [main_conversation(run) for run in (better, worse)]
-        dropped[NotTrained.NO_ANSWER] += said.count(None)
-        sides = [
-            example for one in said if one is not None for example in _rendered(one, tokenizer, fits, dropped)[-1:]
-        ]
+        sides: list[TrainingExample] = []
+        for run in (better, worse):
+            if (said := main_conversation(run)) is None:
+                dropped[why_no_main(run)] += 1
+            else:
+                sides += _rendered(said, tokenizer, fits, dropped)[-1:]
         if len(sides) < 2:
             dropped[NotTrained.OTHER_OF_PAIR] += len(sides)
             continue
@@ -215,14 +216,20 @@ def require_examples(plan: OfflinePlan, hint: str | None = None) -> None:
         )
     reasons = sorted([*plan.trajectories_left_out.items(), *plan.conversations_left_out.items()])
     counts = ", ".join(f"{count} {reason}" for reason, count in reasons) or "no trajectory"
-    silent = NotTrained.NO_ANSWER in plan.conversations_left_out
+    said = [hint for why, hint in _SILENT.items() if why in plan.conversations_left_out]
     raise TrainingError(
         f"There is nothing to train on by {plan.method.upper()}. Left out: {counts}.",
-        hint
-        or ("Of a run without an answer no model call was recorded: see `arttrace doctor`. " if silent else "")
-        + "Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards too "
-        "(sft), --again runs that the method was given before.",
+        hint or " ".join([*said, _MORE_RUNS]),
     )
+
+
+_MORE_RUNS = """Reward the runs in code or by `arttrace score`; --min-reward takes runs of groups with equal rewards \
+too (sft), --again runs that the method was given before."""
+_SILENT = {
+    NotTrained.NO_ANSWER: "Of a run without an answer no model call was recorded: see `arttrace doctor`.",
+    NotTrained.ROOT_CALLED_NONE: "Pairs are made of what root agents said: --method sft imitates sub-agents too.",
+}
+"""What to do about runs that say nothing to learn from."""
 
 
 _LONGER = "longer than "

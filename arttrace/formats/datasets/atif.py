@@ -41,7 +41,7 @@ def document(run: Trajectory) -> Row:
     root = run.agents[0].id if run.agents else all_branches[0].agent_id
     main = next((branch for branch in reversed(all_branches) if branch.agent_id == root), None)
     if main is None:
-        raise Unsuitable("runs whose root agent called no model")
+        raise Unsuitable(NotTrained.ROOT_CALLED_NONE)
     spawned: dict[str, list[str]] = {}
     embedded = []
     for number, branch in enumerate(all_branches):

@@ -19,7 +19,7 @@ from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences, trainable
 from arttrace.store import AnyStore
 from arttrace.store.bounded_parts import spans_at_once
-from arttrace.trajectories.conversations import conversations, main_conversation, with_ends
+from arttrace.trajectories.conversations import conversations, main_conversation, why_no_main, with_ends
 from arttrace.trajectories.groups import task_key
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
@@ -188,7 +188,8 @@ def _pairs(selection: DatasetSelection, group: Group, written: Written) -> Itera
     for pair in found.pairs:
         better, worse = (main_conversation(run) for run in pair)
         if better is None or worse is None:
-            _count(written.conversations_left_out, {NotTrained.NO_ANSWER: 1})
+            for run, said in zip(pair, (better, worse), strict=True):
+                _count(written.conversations_left_out, {NotTrained.OTHER_OF_PAIR if said else why_no_main(run): 1})
             continue
         with _Counting(written.conversations_left_out):
             yield chat.pair_row(selection.form, better, worse)
