@@ -196,6 +196,24 @@ def test_training_on_tokens_that_are_none_of_the_policys_own(
     assert "let the agent call the gateway" not in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("tag", "why", "remedy"),
+    [
+        ("held-out", "2 held out from training", "without the tag `held-out`"),
+        ("not-trainable", "2 of an agent that is not to be trained", "without the tag `not-trainable`"),
+    ],
+)
+def test_training_on_runs_that_are_never_trained_on(
+    tag: str, why: str, remedy: str, arttrace: Command, data: DataDir
+) -> None:
+    with Store.open(data, create=True) as store:
+        for id, value in (("x", 0.0), ("y", 1.0)):
+            spans = research_run(id, scenario="s", policy="policy@0")
+            store.append([replace(span, attributes=span.attributes | {semconv.TAGS: [tag]}) for span in spans])
+            store.append([Reward(id=id, trajectory_id=id, value=value)])
+    arttrace("train").says("There is nothing to train on. Trajectories left out:", why, remedy)
+
+
 def test_training_on_runs_without_tokens(arttrace: Command, data: DataDir) -> None:
     def bare(span: SpanRow) -> SpanRow:
         dropped = (semconv.PROMPT_TOKEN_IDS, semconv.TOKEN_IDS, semconv.LOGPROBS)

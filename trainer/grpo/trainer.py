@@ -21,7 +21,7 @@ from trainer.policies.made_here import made_here
 from trainer.policies.refused_runs import REFUSED_RUNS, refuse_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.engines import engines_asleep
-from trainer.step.left_out import REMEDIES
+from trainer.step.left_out import in_words, token_remedies
 from trainer.step.phases import Clock, Phase
 from trainer.step.retry import Retry, no_retry
 from trainer.step.version import PublishingGateway, complete_step, finish_open_step, require_recorded_versions
@@ -175,25 +175,8 @@ def require_trainable(batch: TrainingBatch) -> None:
         reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(batch.quarantined.items()))
         raise NothingToTrain(
             f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
-            " ".join(dict.fromkeys(_OF_TOKENS.get(why, _NO_TOKENS) for why in sorted(batch.quarantined))) or _NO_TOKENS,
+            token_remedies(batch.quarantined),
         )
-
-
-_NO_TOKENS = """GRPO needs the sampled token ids and log-probabilities: let the agent call the gateway of \
-`arttrace serve`, which asks the engine for them."""
-_FOREIGN = """GRPO learns from what the policy itself sampled: train the policy that `arttrace ls` names, or serve \
-this one (`arttrace serve --policy NAME`) and run the agent again."""
-_SAMPLED_OTHERWISE = """GRPO learns from what is sampled as the policy gives it, at a temperature of 0.1 to 2: leave \
-top_p, top_k, penalties, JSON formats and forced tools out of the agent's requests, or have `arttrace serve --sampling \
-policy` leave them out."""
-_OF_TOKENS: Mapping[str, str] = {
-    NotTrained.OTHER_POLICY: _FOREIGN,
-    NotTrained.NOT_AT_TEMPERATURE_1: _SAMPLED_OTHERWISE,
-    NotTrained.ALTERED_SAMPLING: _SAMPLED_OTHERWISE,
-    NotTrained.MEDIA: "The learner is given text alone: leave images, sound and video out of the agent's prompts.",
-    NotTrained.ERROR: "Calls of these runs failed: `arttrace show ID` says with what.",
-}
-"""What to do where no token can be trained, by the reason."""
 
 
 def _why_no_groups(left_out: Mapping[NotTrained, int]) -> tuple[str, str]:
@@ -202,8 +185,5 @@ def _why_no_groups(left_out: Mapping[NotTrained, int]) -> tuple[str, str]:
             "There is nothing new to train on: no trajectory that this policy has not been trained on.",
             "Run the agent again, score the runs, and train then.",
         )
-    counts = ", ".join(f"{left_out[reason]} {reason}" for reason in REMEDIES if reason in left_out)
-    return (
-        f"There is nothing to train on. Trajectories left out: {counts}.",
-        " ".join(hint for reason, hint in REMEDIES.items() if reason in left_out),
-    )
+    counts, remedies = in_words(left_out)
+    return f"There is nothing to train on. Trajectories left out: {counts}.", remedies

@@ -18,9 +18,25 @@ REMEDIES = {
     NotTrained.NOT_MADE_HERE: "Train with the --dir in which that version was made, or run the agent again under a "
     "version of this one.",
     NotTrained.TOO_STALE: "Run the agent again under the newest version, or raise --max-staleness.",
+    NotTrained.HELD_OUT: "Held-out runs only measure the policy: run the agent without the tag `held-out`.",
+    NotTrained.NOT_TRAINABLE: "Run the agent that is to learn without the tag `not-trainable`.",
     NotTrained.INCOMPLETE: "`arttrace ls` names incomplete runs: killed or still going. Run the agent again.",
 }
 """What to do about trajectories that were left out, by the reason; what comes first is shown first."""
+_NO_TOKENS = """The sampled token ids and log-probabilities are needed: let the agent call the gateway of \
+`arttrace serve`, which asks the engine for them."""
+_SAMPLED_OTHERWISE = """What is trained on is sampled as the policy gives it, at a temperature of 0.1 to 2: leave \
+top_p, top_k, penalties, JSON formats and forced tools out of the agent's requests, or have `arttrace serve --sampling \
+policy` leave them out."""
+_OF_TOKENS: Mapping[str, str] = {
+    NotTrained.OTHER_POLICY: "What is trained on was sampled by the policy itself: train the policy that `arttrace ls` "
+    "names, or serve this one (`arttrace serve --policy NAME`) and run the agent again.",
+    NotTrained.NOT_AT_TEMPERATURE_1: _SAMPLED_OTHERWISE,
+    NotTrained.ALTERED_SAMPLING: _SAMPLED_OTHERWISE,
+    NotTrained.MEDIA: "The learner is given text alone: leave images, sound and video out of the agent's prompts.",
+    NotTrained.ERROR: "Calls of these runs failed: `arttrace show ID` says with what.",
+}
+"""What to do about calls of which no token is trained, by the reason."""
 _LASTING = (NotTrained.OTHER_WEIGHTS, NotTrained.NOT_MADE_HERE)
 """Reasons that no more runs and no reward ends, and that are no agent's fault: the remedy is said with them."""
 
@@ -46,6 +62,19 @@ def left_out_lines(
         yield f"left out: {NotTrained.REASONING_DROPPED}, of {quantity(reasoning_dropped, 'answer')}"
     for count, reason in _counted(calls or {}):
         yield f"quarantined: {quantity(count, 'call')} ({reason})"
+
+
+def in_words(trajectories: Mapping[NotTrained, int]) -> tuple[str, str]:
+    """All that was left out, by reason, and what to do about it; those first for which there is a remedy."""
+    known = [reason for reason in REMEDIES if reason in trajectories]
+    others = sorted(reason for reason in trajectories if reason not in REMEDIES)
+    counts = ", ".join(f"{trajectories[reason]} {reason}" for reason in (*known, *others))
+    return counts, " ".join(REMEDIES[reason] for reason in known)
+
+
+def token_remedies(calls: Reasons) -> str:
+    """What to do where no token is trained, by the reasons of its calls; of none, what all of them need."""
+    return " ".join(dict.fromkeys(_OF_TOKENS.get(why, _NO_TOKENS) for why in sorted(calls))) or _NO_TOKENS
 
 
 def lasting_lines(trajectories: Reasons, told: set[str]) -> Iterator[str]:

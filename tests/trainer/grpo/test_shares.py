@@ -34,4 +34,4 @@ def test_where_there_are_no_others_they_say_why_there_is_nothing_to_train_on(tmp
         batch = make_batch(build(store, choice.groups), policy="policy")
     with pytest.raises(NothingToTrain, match="sampled by another policy") as shown:
         require_trainable(batch)
-    assert "GRPO learns from what the policy itself sampled" in (shown.value.hint or "")
+    assert "What is trained on was sampled by the policy itself" in (shown.value.hint or "")

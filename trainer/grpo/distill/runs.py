@@ -24,7 +24,7 @@ from trainer.grpo.trainer import NothingToTrain
 from trainer.learner.interface import Sample
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.made_here import made_here
-from trainer.step.left_out import REMEDIES
+from trainer.step.left_out import in_words, token_remedies
 
 METHOD = "distill"
 
@@ -115,15 +115,11 @@ def require_sampled(sampled: Sampled, left_out: Mapping[NotTrained, int]) -> Non
         reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(sampled.quarantined.items()))
         raise NothingToTrain(
             f"There is no trainable token in {quantity(sampled.runs, 'trajectory')} ({reasons or 'no call'}).",
-            "A distillation needs the token ids and log-probabilities that the policy itself sampled: let the agent "
-            "call the gateway of `arttrace serve`, which asks the engine for them.",
+            token_remedies(sampled.quarantined),
         )
     if left_out:
-        counts = ", ".join(f"{n} {why}" for why, n in sorted(left_out.items()))
-        raise NothingToTrain(
-            f"There is nothing to train on. Trajectories left out: {counts}.",
-            " ".join(hint for reason, hint in REMEDIES.items() if reason in left_out) or None,
-        )
+        counts, remedies = in_words(left_out)
+        raise NothingToTrain(f"There is nothing to train on. Trajectories left out: {counts}.", remedies or None)
     raise NothingToTrain(
         "There is nothing new to train on: no trajectory that this policy has not been distilled from.",
         "Run the agent again, and train then.",
