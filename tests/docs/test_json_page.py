@@ -29,7 +29,6 @@ from arttrace.views.console.events import Events
 from arttrace.views.langfuse.pull import Pulled
 from arttrace.views.langfuse.push import Pushed
 from trainer.commands.rollout import _show_plan
-from trainer.commands.train.sampled.grpo import print_plan
 from trainer.commands.train.offline import _print_plan
 from trainer.commands.train.report import print_step
 from trainer.daemon.state import DaemonState, write_state
@@ -136,10 +135,8 @@ def test_what_comes_in_and_goes_out(root: Path, tmp_path: Path) -> None:
 
 
 def test_what_training_would_do_and_did(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Store.open(DataDir(root)) as store:
-        checkpoints = Checkpoints(DataDir(root).policies, "policy")
-        print_plan(store, checkpoints, LearnerConfig(), "std", None, steps=1, as_json=True)
-    check("train --dry-run", json.loads(capsys.readouterr().out))
+    check("train --dry-run", invoked(root, "train", "--dry-run"))
+    checkpoints = Checkpoints(DataDir(root).policies, "policy")
     _print_plan(checkpoints, OfflinePlan("sft"), as_json=True)
     check("train --method sft --dry-run", json.loads(capsys.readouterr().out))
     print_step(STEP, as_json=True)

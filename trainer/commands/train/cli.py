@@ -17,14 +17,16 @@ from arttrace.system.paths import DataDir
 from trainer.commands.train.choices import routing_note, show_config
 from trainer.commands.train.daemon_options import DaemonFlags, daemon_options, run_daemon
 from trainer.commands.train.learner_options import learner_options
-from trainer.commands.train.offline import OfflineTerms, run_offline
+from trainer.commands.train.offline import run_offline
 from trainer.commands.train.orders import take_orders
 from trainer.commands.train.report import base_model_to_train, require_base_model, rollback_note
-from trainer.commands.train.sampled.distill import TeacherNames, print_distillation, train_distill
+from trainer.commands.train.sampled.distill import print_distillation, train_distill
 from trainer.commands.train.sampled.grpo import print_plan, train_grpo
 from trainer.commands.train.settings import SAMPLED, TrainSettings, not_read
+from trainer.commands.train.training import Training
 from trainer.daemon.gateway import LONGEST_DRAIN_S, FoundGateway
 from trainer.daemon.state import reported_steps
+from trainer.gateway.status import ServingFile
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner import LearnerConfig
 from trainer.output.log import LogFormat, LoggingCommand, log_format_option
@@ -153,6 +155,7 @@ def command(
         again=again,
         teacher=teacher,
         teacher_model=teacher_model,
+        keep_states=daemon.keep_states,
         learner=learner,
     )
     for name, methods in not_read(asked):
@@ -161,25 +164,15 @@ def command(
     if method == "distill" and teacher is None:
         raise click.UsageError("--method distill needs the model to learn from: --teacher URL|DIR|NAME")
     serving = find_serving(data)
-    if daemon.wanted:  # it checks what its file and the environment make of it
-        shown = "--print-config prints the daemon's configuration, which" if daemon.print_only else "--daemon"
-        if dry_run or method != "grpo":
-            raise click.UsageError(f"{shown} trains by GRPO, and has no --dry-run")
-        if steps != 1:
-            raise click.UsageError(f"{shown} makes one version after the other: --max-steps ends it, not --steps")
-        config = daemon.config()
-        config = config.model_copy(update={"learner": in_precision_of(config.learner, serving)})
-        if daemon.print_only:
-            named = base_model_to_train(config.base_model, serving)
-            show_config(config, named, as_json=as_json)
-            return
-        run_daemon(data, config, serving, log_format, as_json)
+    if daemon.wanted:
+        _train_daemon(data, asked, daemon, serving, log_format, dry_run=dry_run, as_json=as_json)
         return
     learner = in_precision_of(learner, serving)
     try:
         learner.checked()
     except TrainingError as error:
         raise click.UsageError(f"{error.message} {error.hint or ''}".strip()) from None
+    asked = msgspec.structs.replace(asked, learner=learner)
     policy = policy or (serving.policy if serving else "policy")
     directory = base_model_to_train(base_model, serving)
     if orders:
@@ -205,65 +198,35 @@ def command(
             notes = (rollback_note(checkpoints), routing_note(directory) if method in SAMPLED else "")
             for note in filter(None, notes):
                 click.echo(f"note: {note}", err=True)
-        if method == "grpo" and dry_run:
-            print_plan(store, checkpoints, learner, advantages, max_staleness, steps=steps, as_json=as_json)
-        elif method == "grpo":
-            train_grpo(
-                store,
-                checkpoints,
-                gateway,
-                directory,
-                learner,
-                steps=steps,
-                scale=advantages,
-                std_floor=std_floor,
-                max_staleness=max_staleness,
-                reporting=reporting,
-                keep_states=daemon.keep_states,
-                as_json=as_json,
-            )
-        elif teacher is not None and dry_run:
-            print_distillation(
-                store,
-                checkpoints,
-                directory,
-                learner,
-                TeacherNames(teacher, teacher_model),
-                steps=steps,
-                max_staleness=max_staleness,
-                as_json=as_json,
-            )
-        elif teacher is not None:
-            train_distill(
-                store,
-                checkpoints,
-                gateway,
-                directory,
-                learner,
-                TeacherNames(teacher, teacher_model),
-                steps=steps,
-                max_staleness=max_staleness,
-                reporting=reporting,
-                keep_states=daemon.keep_states,
-                as_json=as_json,
-            )
-        else:
-            terms = OfflineTerms(
-                method="dpo" if method == "dpo" else "sft",
-                min_reward=min_reward,
-                min_gap=min_gap,
-                max_length=max_length,
-                again=again,
-            )
-            run_offline(
-                store,
-                checkpoints,
-                gateway,
-                directory,
-                terms,
-                learner,
-                reporting=reporting,
-                keep_states=daemon.keep_states,
-                dry_run=dry_run,
-                as_json=as_json,
-            )
+        training = Training(store, checkpoints, gateway, directory, asked, reporting, as_json)
+        match method:
+            case "grpo":
+                print_plan(training) if dry_run else train_grpo(training)
+            case "distill":
+                print_distillation(training) if dry_run else train_distill(training)
+            case _:
+                run_offline(training, dry_run=dry_run)
+
+
+def _train_daemon(
+    data: DataDir,
+    asked: TrainSettings,
+    daemon: DaemonFlags,
+    serving: ServingFile | None,
+    log_format: LogFormat,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Run it, or print its configuration; the rest is checked of what its file and the environment make of it."""
+    shown = "--print-config prints the daemon's configuration, which" if daemon.print_only else "--daemon"
+    if dry_run or asked.method != "grpo":
+        raise click.UsageError(f"{shown} trains by GRPO, and has no --dry-run")
+    if asked.steps != 1:
+        raise click.UsageError(f"{shown} makes one version after the other: --max-steps ends it, not --steps")
+    config = daemon.config()
+    config = config.model_copy(update={"learner": in_precision_of(config.learner, serving)})
+    if daemon.print_only:
+        show_config(config, base_model_to_train(config.base_model, serving), as_json=as_json)
+    else:
+        run_daemon(data, config, serving, log_format, as_json)

@@ -19,15 +19,14 @@ from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.trajectories.groups import group_trajectories
 from trainer.commands.train.report import print_hint, print_step, print_uses, require_base_model, uses_document
+from trainer.commands.train.settings import TrainSettings
+from trainer.commands.train.training import Training
 from trainer.gateway.engines.vllm.model import read_model
-from trainer.learner import LearnerConfig
 from trainer.offline.plan import Method, OfflinePlan, plan_batches, plan_dpo, plan_sft, require_examples
 from trainer.offline.step import load_tokenizer, train_offline
 from trainer.policies.checkpoints import Checkpoints
 from trainer.step.left_out import left_out_lines
-from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
-from trainer.step.version import PublishingGateway
 
 
 class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,46 +38,46 @@ class OfflineTerms(msgspec.Struct, frozen=True, kw_only=True):
     max_length: int | None = None
     again: bool = False
 
+    @classmethod
+    def of(cls, settings: TrainSettings) -> OfflineTerms:
+        """Those of settings whose method is "sft" or "dpo"."""
+        return cls(
+            method="dpo" if settings.method == "dpo" else "sft",
+            min_reward=settings.min_reward,
+            min_gap=settings.min_gap,
+            max_length=settings.max_length,
+            again=settings.again,
+        )
 
-def run_offline(
-    store: AnyStore,
-    checkpoints: Checkpoints,
-    gateway: PublishingGateway,
-    base_model: Path | None,
-    terms: OfflineTerms,
-    learner: LearnerConfig,
-    *,
-    reporting: Reporting,
-    keep_states: int,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+
+def run_offline(training: Training, *, dry_run: bool) -> None:
     """Make one version, or print what it would be made of. Raises TrainingError."""
-    base_model = require_base_model(base_model)
+    store, checkpoints, settings = training.store, training.checkpoints, training.settings
+    base_model = require_base_model(training.base_model)
     print_uses(checkpoints)
-    plan = plan_offline(store, checkpoints, base_model, terms)
+    plan = plan_offline(store, checkpoints, base_model, OfflineTerms.of(settings))
     if dry_run:
-        _print_plan(checkpoints, plan, as_json)
+        _print_plan(checkpoints, plan, training.as_json)
         return
     require_examples(plan)
     _tell_plan(checkpoints.policy, plan, "is", err=True)
-    reporting.begin()
+    training.reporting.begin()
     say(f"loading {base_model}")
     done = train_offline(
         store,
         checkpoints,
-        gateway,
+        training.gateway,
         base_model,
         plan,
-        learner,
+        settings.learner,
         progress=lambda total: Progress(total, "optimizer steps"),
-        keep_states=keep_states,
+        keep_states=settings.keep_states,
         uninterrupted=stop_on_signals(threading.Event(), say),
         say=say,
     )
-    print_step(done, as_json=as_json)
+    print_step(done, as_json=training.as_json)
     sys.stdout.flush()
-    reporting.catch_up()
+    training.reporting.catch_up()
 
 
 def _groups(store: AnyStore, checkpoints: Checkpoints, terms: OfflineTerms) -> tuple[list[Group], frozenset[str]]:

@@ -279,6 +279,7 @@ class OrderedTrainer:
             std_floor=settings.std_floor,
             keep_states=settings.keep_states,
             max_staleness=settings.max_staleness,
+            say=self._say,
         )
         clock = Clock()
         clock(Phase.BATCH)
@@ -296,13 +297,7 @@ class OrderedTrainer:
         gateway: FoundGateway,
     ) -> _Step:
         self._require_wanted()
-        terms = OfflineTerms(
-            method="dpo" if settings.method == "dpo" else "sft",
-            min_reward=settings.min_reward,
-            min_gap=settings.min_gap,
-            max_length=settings.max_length,
-            again=settings.again,
-        )
+        terms = OfflineTerms.of(settings)
         if batches is not None:
             found = self._found({id for batch in batches for id in batch.ids})
             runs = [([found[id] for id in batch.ids], batch.learning_rate) for batch in batches]

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from arttrace.commands.shared.progress import CountedProgress, say
 from arttrace.records.values.units import quantity
-from arttrace.store import AnyStore
 from trainer.commands.train.report import require_base_model
 from trainer.commands.train.sampled.plan import SampledPlan
 from trainer.commands.train.sampled.steps import print_skip, tell, train_steps, waiting_shares
+from trainer.commands.train.settings import TrainSettings
+from trainer.commands.train.training import Training
 from trainer.grpo.batch import TrainingBatch
 from trainer.grpo.distill.kept import KeptShare, KeptShares
 from trainer.grpo.distill.runs import (
@@ -30,85 +29,51 @@ from trainer.grpo.distill.runs import (
     within_reach,
 )
 from trainer.grpo.distill.teacher import TeacherModel, open_teacher, require_same_tokens
-from trainer.grpo.trainer import NothingToTrain, PolicyTrainer
-from trainer.learner import LearnerConfig, make_learner
-from trainer.policies.checkpoints import Checkpoints
-from trainer.policies.retention import KEPT_STATES
+from trainer.grpo.trainer import NothingToTrain
 from trainer.step.engines import engines_asleep
 from trainer.step.left_out import left_out_lines
 from trainer.step.phases import Clock, Phase
-from trainer.step.reported import Reporting
 from trainer.step.retry import no_retry
-from trainer.step.version import PublishingGateway
 
 _SKIPPED = "the teacher rates every token as the policy did, so there is nothing to learn from it"
 
 
-class TeacherNames(NamedTuple):
-    """What --teacher and --teacher-model say."""
-
-    teacher: str
-    model: str | None = None
-
-
-def train_distill(
-    store: AnyStore,
-    checkpoints: Checkpoints,
-    gateway: PublishingGateway,
-    base_model: Path | None,
-    learner: LearnerConfig,
-    names: TeacherNames,
-    *,
-    steps: int,
-    max_staleness: int | None,
-    reporting: Reporting,
-    keep_states: int = KEPT_STATES,
-    as_json: bool,
-) -> None:
-    """Share the runs that wait out evenly over at most `steps` steps, have the teacher rate them, and train them.
+def train_distill(training: Training) -> None:
+    """Share the runs that wait out evenly over at most as many steps as are asked for, have the teacher rate them, and
+    train them.
 
     All of it is rated before the policy is loaded: a teacher that fails costs nothing, and one that is loaded has the
     memory to itself. One step's runs at a time are in memory, the others on disk. Raises TrainingError, and SystemExit
     with code 130 if a signal stopped it before the last step.
     """
-    bound = learner.logprob_bound
-    choice, shares, fewer = waiting_shares(store, checkpoints, bound, choose_runs, steps, max_staleness)
+    settings, checkpoints, gateway = training.settings, training.checkpoints, training.gateway
+    learner = settings.learner
+    choice, shares, fewer = waiting_shares(training, choose_runs)
     with KeptShares(checkpoints.directory) as kept, ExitStack() as opened:
         sampled, waiting = Sampled(), []
         for share in shares:
-            runs = sampled_runs(store, share, checkpoints.policy)
+            runs = sampled_runs(training.store, share, checkpoints.policy)
             sampled.add(runs)
             waiting.append(kept.put(runs))
             del runs
         require_sampled(sampled, choice.left_out)
         tell(left_out_lines(choice.left_out, calls=sampled.quarantined))
-        base_model = require_base_model(base_model)
+        base_model = require_base_model(training.base_model)
         gateway.status()
-        teacher = opened.enter_context(closing(open_teacher(names.teacher, names.model, learner)))
+        teacher = opened.enter_context(closing(_teacher(settings)))
         require_same_tokens(teacher, base_model, sampled.token_ids)
         on_device = teacher.on_device
         asleep = engines_asleep(gateway, no_retry, lora_rank=learner.lora_rank) if on_device else nullcontext()
         if on_device:
-            say(f"loading the teacher {names.teacher}")
+            say(f"loading the teacher {settings.teacher}")
         with asleep, opened.pop_all():  # it is gone before the engines wake up
             rated = _rated(waiting, teacher, kept)
         del teacher, waiting, sampled
         if fewer:
             click.echo(fewer, err=True)
-        say(f"loading {base_model}")
-        trainer = PolicyTrainer(
-            policy=checkpoints.policy,
-            base_model=str(base_model),
-            store=store,
-            learner=make_learner(base_model, learner),
-            checkpoints=checkpoints,
-            gateway=gateway,
-            max_staleness=max_staleness,
-            keep_states=keep_states,
-            say=say,
-        )
+        trainer = training.trainer(base_model)
 
-        skipped = partial(print_skip, _SKIPPED, as_json=as_json)
+        skipped = partial(print_skip, _SKIPPED, as_json=training.as_json)
 
         def batches() -> Iterator[tuple[TrainingBatch, Clock]]:
             """That of each share in its turn, by then the runs are a step older; the first counts what was left out."""
@@ -123,7 +88,12 @@ def train_distill(
                 yield made, clock
                 del made
 
-        train_steps(trainer, batches(), len(rated), reporting=reporting, skipped=skipped, as_json=as_json)
+        train_steps(training, trainer, batches(), len(rated), skipped)
+
+
+def _teacher(settings: TrainSettings, *, weights: bool = True) -> TeacherModel:
+    assert settings.teacher is not None  # the command line asks for it
+    return open_teacher(settings.teacher, settings.teacher_model, settings.learner, weights=weights)
 
 
 def _rated(waiting: Sequence[KeptShare], teacher: TeacherModel, kept: KeptShares) -> list[KeptShare]:
@@ -165,26 +135,16 @@ def _reasons(lost: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {why}" for why, count in lost.items())
 
 
-def print_distillation(
-    store: AnyStore,
-    checkpoints: Checkpoints,
-    base_model: Path | None,
-    learner: LearnerConfig,
-    names: TeacherNames,
-    *,
-    steps: int,
-    max_staleness: int | None,
-    as_json: bool,
-) -> None:
+def print_distillation(training: Training) -> None:
     """Print what would be trained on and what not, with the reasons. The teacher is found and its tokens compared, and
     is not asked to rate."""
-    bound = learner.logprob_bound
-    choice, shares, fewer = waiting_shares(store, checkpoints, bound, choose_runs, steps, max_staleness)
-    base_model = require_base_model(base_model)
+    checkpoints = training.checkpoints
+    choice, shares, fewer = waiting_shares(training, choose_runs)
+    base_model = require_base_model(training.base_model)
     sampled, within, lost, made = Sampled(), Sampled(), Counter[str](), 0
-    with closing(open_teacher(names.teacher, names.model, learner, weights=False)) as teacher:
+    with closing(_teacher(training.settings, weights=False)) as teacher:
         for share in shares:
-            runs = sampled_runs(store, share, checkpoints.policy)
+            runs = sampled_runs(training.store, share, checkpoints.policy)
             sampled.add(runs)
             reached, out = within_reach(runs, teacher)
             lost.update(out)
@@ -202,5 +162,5 @@ def print_distillation(
         last=_unrated_lines(lost),
         fewer=fewer,
         check=lambda: require_sampled(sampled, choice.left_out),
-        as_json=as_json,
+        as_json=training.as_json,
     )

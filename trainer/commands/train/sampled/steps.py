@@ -13,6 +13,7 @@ from arttrace.commands.shared.progress import Progress, say
 from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from trainer.commands.train.report import print_step, print_uses
+from trainer.commands.train.training import Training
 from trainer.grpo.batch import TrainingBatch
 from trainer.grpo.selection import Chosen, Selection
 from trainer.grpo.shares import share_out
@@ -20,7 +21,6 @@ from trainer.grpo.trainer import PolicyTrainer
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.refused_runs import refused_runs
 from trainer.step.phases import Clock
-from trainer.step.reported import Reporting
 from trainer.step.signals import stop_on_signals
 
 _INTERRUPTED = 130
@@ -30,19 +30,16 @@ Due = tuple[TrainingBatch, Clock] | None
 
 
 def waiting_shares(
-    store: AnyStore,
-    checkpoints: Checkpoints,
-    bound: float,
-    choose: Callable[[AnyStore, Checkpoints, int | None, Collection[str]], Selection],
-    steps: int,
-    max_staleness: int | None,
+    training: Training, choose: Callable[[AnyStore, Checkpoints, int | None, Collection[str]], Selection]
 ) -> tuple[Selection, list[Sequence[Chosen]], str]:
     """Say what the policy was trained on already, `choose` of what waits, without the runs that a step was refused for
-    within the `bound` (nats), and share it out evenly over at most `steps` steps; with why they are fewer."""
+    within the learner's bound, and share it out evenly over at most as many steps as are asked for; with why they are
+    fewer."""
+    settings, checkpoints = training.settings, training.checkpoints
     print_uses(checkpoints)
-    refused = refused_runs(checkpoints.directory, bound, say)
-    choice = choose(store, checkpoints, max_staleness, refused)
-    return choice, *share_out(choice.groups, steps, max_staleness)
+    refused = refused_runs(checkpoints.directory, settings.learner.logprob_bound, say)
+    choice = choose(training.store, checkpoints, settings.max_staleness, refused)
+    return choice, *share_out(choice.groups, settings.steps, settings.max_staleness)
 
 
 def print_skip(why: str, hint: str = "", *, as_json: bool) -> None:
@@ -51,18 +48,13 @@ def print_skip(why: str, hint: str = "", *, as_json: bool) -> None:
 
 
 def train_steps(
-    trainer: PolicyTrainer,
-    batches: Iterator[Due],
-    steps: int,
-    *,
-    reporting: Reporting,
-    skipped: Callable[[], None],
-    as_json: bool,
+    training: Training, trainer: PolicyTrainer, batches: Iterator[Due], steps: int, skipped: Callable[[], None]
 ) -> None:
     """Go on from the newest version by so many steps, print each version, or have `skipped` print that there was
     nothing to learn. A batch is asked for in its turn. Raises TrainingError, and SystemExit with code 130 if a signal
     stopped it before the last step."""
     stop = threading.Event()
+    reporting = training.reporting
     reporting.begin()
     trainer.learner.progress = lambda total: Progress(total, "tokens of the step", tells_short=False)
     with stop_on_signals(stop, say), reporting:  # Ctrl-C waits for trackers too
@@ -78,7 +70,7 @@ def train_steps(
             if done is None:
                 skipped()
             else:
-                print_step(done, as_json=as_json)
+                print_step(done, as_json=training.as_json)
                 reporting.catch_up()
 
 
