@@ -7,8 +7,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import forked_arttrace
 import pytest
 from gateway_site import Site
 from http_site import serving
@@ -18,6 +20,8 @@ from arttrace.store import open_store
 from arttrace.system.paths import DataDir
 
 ARTTRACE = [sys.executable, "-c", "from arttrace.commands import main; main()"]
+IN_A_FORK: list[Path] = []
+"""The same for a program that no signal reaches."""
 
 AGENT = r"""#!/bin/bash
 # One POST by hand, to the base URL that the environment names.
@@ -58,13 +62,22 @@ def agent(tmp_path: Path) -> Path:
     return path
 
 
-async def started(site: Site, *arguments: object, url: str | None = None) -> asyncio.subprocess.Process:
-    """In a process group of its own, as a shell starts it."""
+@pytest.fixture(scope="module", autouse=True)
+def _forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with forked_arttrace.on_path(tmp_path_factory.mktemp("forks")) as folder:
+        IN_A_FORK[:] = [folder / "arttrace"]
+        yield
+
+
+async def started(
+    site: Site, *arguments: object, url: str | None = None, alone: bool = False
+) -> asyncio.subprocess.Process:
+    """In a process group of its own, as a shell starts it, where it is `alone`."""
     policy = f"{str(site.http.base_url).rstrip('/')}/v1" if url is None else url
     environment = {**os.environ, "ANTHROPIC_API_KEY": "sk-ant-of-the-user", "ARTTRACE_POLICY_API_KEY": "secret"}
     return await asyncio.create_subprocess_exec(
-        *ARTTRACE, "run", "--dir", str(site.directory / "d"), *(["--policy", policy] if policy else []),
-        "--", *map(str, arguments),
+        *(ARTTRACE if alone else IN_A_FORK), "run", "--dir", str(site.directory / "d"),
+        *(["--policy", policy] if policy else []), "--", *map(str, arguments),
         env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         process_group=0,
     )  # fmt: skip
@@ -136,7 +149,7 @@ async def test_a_signal_reaches_the_program_and_its_run_is_ended(site: Site, age
     # Where this process ignores SIGINT, as jobs of a shell's background do, so would its children.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        program = await started(site, agent, "OPENAI_BASE_URL", "/chat/completions", "wait", waits)
+        program = await started(site, agent, "OPENAI_BASE_URL", "/chat/completions", "wait", waits, alone=True)
     finally:
         signal.signal(signal.SIGINT, before)
     async with asyncio.timeout(120):
@@ -191,7 +204,7 @@ async def test_who_asks_nobody_is_said(site: Site) -> None:
 async def test_a_program_makes_its_files_as_its_user_does(site: Site) -> None:
     before = os.umask(0o022)
     try:
-        program = await started(site, "sh", "-c", "umask")
+        program = await started(site, "sh", "-c", "umask", alone=True)
     finally:
         os.umask(before)
     out, _ = await program.communicate()
