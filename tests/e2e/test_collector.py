@@ -18,6 +18,7 @@ import grpc
 import httpx
 import pyarrow.ipc
 import pytest
+from click.testing import CliRunner
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -28,6 +29,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from otlp_requests import PROTOBUF, chat_request
 
 from arttrace.collector.otlp.grpc_server import SERVICE
+from arttrace.commands import cli
 from arttrace.formats.journal_entry import encode_records
 from arttrace.records.reward import Reward
 from arttrace.store import Store, open_store
@@ -47,6 +49,13 @@ get, post = (partial(ask, timeout=60) for ask in (httpx.get, httpx.post))
 
 def arttrace(*arguments: str) -> list[str]:
     return [sys.executable, "-c", MAIN, *arguments]
+
+
+def printed(*arguments: str) -> str:
+    """What a command of this process, which is not the collector's, says that has to succeed."""
+    done = CliRunner().invoke(cli, list(arguments))
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    return done.stdout
 
 
 @contextmanager
@@ -83,8 +92,7 @@ def test_spans_of_the_stock_exporter_appear_in_ls(
         export_a_run(compression)
 
     def listed() -> list[dict[str, object]]:
-        command = arttrace("ls", "--json", "--dir", str(tmp_path))
-        found: list[dict[str, object]] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        found: list[dict[str, object]] = json.loads(printed("ls", "--json", "--dir", str(tmp_path)))
         return found
 
     summaries = listed()  # beside the running collector
@@ -144,9 +152,7 @@ def test_commands_ask_the_collector_that_owns_the_store(
     assert get(f"{url}/ready").status_code == 200
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(arttrace(*arguments, "--dir", str(tmp_path)), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return printed(*arguments, "--dir", str(tmp_path))
 
     assert json.loads(run("sql", "SELECT count(*) AS n FROM spans", "--json")) == [{"n": 3}]
     assert json.loads(run("show", "01" * 16, "--json"))["trajectory"]["id"] == "01" * 16
