@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
+from typing import Any
 
+_WITH_ENVIRON = ("linux",)
 _WAITS = "ends when the libraries that it is loading are loaded; Ctrl-C again does not wait"
 
 
@@ -40,6 +43,45 @@ def python_path(first: str) -> str:
     """PYTHONPATH for a child: `first` before all that it has."""
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != first]
     return os.pathsep.join([first, *others])
+
+
+def python_path_before_others(environment: Mapping[Any, Any], folder: str) -> dict[str, str]:
+    """PYTHONPATH of an environment that holds `folder` behind other folders, with it before them; of any other nothing.
+
+    Python imports the `sitecustomize` that it finds first, and starters of other instrumentations
+    (`opentelemetry-instrument`, `ddtrace-run`) put theirs there.
+    """
+    path = environment.get("PYTHONPATH")
+    entries = path.split(os.pathsep) if isinstance(path, str) else []
+    if folder not in entries[1:]:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join([folder, *(entry for entry in entries if entry != folder)])}
+
+
+@contextlib.contextmanager
+def set_meanwhile(variables: Mapping[str, str]) -> Iterator[None]:
+    """This process's environment with these variables, which it has already, at other values."""
+    before = {name: os.environ[name] for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def inherited_environment() -> dict[Any, Any]:
+    """What a child inherits that is given no environment: C's, which C code may have changed beside `os.environ`."""
+    if sys.platform not in _WITH_ENVIRON:
+        return dict(os.environ)
+    import ctypes
+
+    entries: Any = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+    found = {}
+    for entry in itertools.takewhile(bool, entries):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found[os.fsdecode(name)] = os.fsdecode(value)
+    return found
 
 
 def leave_signals_to_the_parent() -> None:

@@ -146,6 +146,26 @@ def test_the_sitecustomize_that_was_there_is_still_loaded(tmp_path: Path, server
     assert done.stdout.splitlines() == [f"True {site / 'sitecustomize.py'}", "False"]
 
 
+def test_a_program_that_another_instrumentation_starts_is_captured(
+    tmp_path: Path, agent: Path, server: ChatServer
+) -> None:
+    """`opentelemetry-instrument` puts a sitecustomize of its own before ours, and a program in its place: nothing was
+    captured, without a word. So it is in what that program starts."""
+    (tmp_path / "look.py").write_text(
+        "import subprocess, sys, sitecustomize\n"
+        "print('auto_instrumentation' in sitecustomize.__file__, [p for p in sys.path if 'bootstrap' in p])\n"
+        "sys.exit(subprocess.run([sys.executable, 'agent.py']).returncode)\n"
+    )
+    nowhere = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
+    starter = str(Path(sys.executable).with_name("opentelemetry-instrument"))
+    done = run(tmp_path, server, starter, sys.executable, "look.py", **nowhere)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.splitlines()[0] == "True []"
+    [found] = build_trajectories(finished_spans(tmp_path / "data"))
+    assert len(found.calls) == 3
+    assert found.incomplete == ""
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_signals_reach_the_program(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(30)\n")

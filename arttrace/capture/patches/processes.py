@@ -11,12 +11,12 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import itertools
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
@@ -31,12 +31,14 @@ from arttrace.capture.context.propagation import outgoing_context, remote_parent
 from arttrace.capture.export import lifecycle
 from arttrace.capture.patches.registry import patch
 from arttrace.capture.patches.threads import in_flow
+from arttrace.system.processes import inherited_environment, python_path_before_others, set_meanwhile
 
 _carrying = Guard("telling a child process its trajectory")
 _handing_over = Guard("keeping what a process of a pool recorded")
 _HAND_OVER_S = 5.0  # where the disk hangs, the result is not held up longer
-_WITH_ENVIRON = ("linux",)
 _ENV = 10  # the place of `env` among the positional arguments of Popen
+_BOOTSTRAP = str(Path(__file__).parents[1] / "bootstrap")
+"""The folder that `arttrace run` puts on PYTHONPATH."""
 _NOWHERE = "nowhere"
 """In the place of a context: what is done there is not recorded."""
 _late = False
@@ -128,13 +130,14 @@ def _execv(start: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
     @functools.wraps(start)
     def hooked(*args: Any, **kwargs: Any) -> NoReturn:
         env = None
-        with _carrying:
-            if (told := _told()) is not None:
-                env = told.added_to(None)
-        if env is not None and len(args) == 2:
-            with contextlib.suppress(Exception):  # `execv` has other words for it
-                os.execve(*args, env)  # noqa: S606  what the user starts
-        start(*args, **kwargs)
+        with set_meanwhile(python_path_before_others(os.environ, _BOOTSTRAP)):
+            with _carrying:
+                if (told := _told()) is not None:
+                    env = told.added_to(None)
+            if env is not None and len(args) == 2:
+                with contextlib.suppress(Exception):  # `execv` has other words for it
+                    os.execve(*args, env)  # noqa: S606  what the user starts
+            start(*args, **kwargs)
 
     return hooked
 
@@ -175,10 +178,12 @@ def _system(start: Callable[..., int]) -> Callable[..., int]:
 
 
 class _Notice:
-    """What a program that is started is told: its place in the trajectory, or without one that it is not captured."""
+    """What a program that is started is told: its place in the trajectory, or without one that it is not captured. To
+    all of them ours goes before others' folders on PYTHONPATH."""
 
-    def __init__(self, sent: RemoteContext | None) -> None:
+    def __init__(self, sent: RemoteContext | None, *, is_told: bool = True) -> None:
         self._sent = sent
+        self._is_told = is_told
 
     def added_to(self, env: Any) -> Any:
         """An environment and our variable; None is the inherited one. What is no mapping is left to be refused."""
@@ -187,20 +192,20 @@ class _Notice:
         sent = self._sent
         if sent is not None and env is not None and env.get("ARTTRACE_DIR") != os.environ.get("ARTTRACE_DIR"):
             sent = replace(sent, dir=None)  # the child was given a directory of its own
-        told = self._variable(sent)
-        kept = _inherited() if env is None else env
+        kept = inherited_environment() if env is None else env
+        told = self._variable(sent) | python_path_before_others(kept, _BOOTSTRAP)
         return {name: value for name, value in kept.items() if _text(name) not in told} | told
 
     def set_before(self, command: Any) -> Any:
-        """A command of the shell that sets our variable first."""
-        ((name, value),) = self._variable(self._sent).items()
-        first = f"export {name}={shlex.quote(value)}; "
+        """A command of the shell that sets our variables first."""
+        told = self._variable(self._sent) | python_path_before_others(os.environ, _BOOTSTRAP)
+        first = "".join(f"export {name}={shlex.quote(value)}; " for name, value in told.items())
         command = os.fspath(command)
         return first + command if isinstance(command, str) else first.encode() + command
 
-    @staticmethod
-    def _variable(sent: RemoteContext | None) -> dict[str, str]:
-        return {"ARTTRACE_DISABLED": "1"} if sent is None else {VARIABLE: sent.text()}
+    def _variable(self, sent: RemoteContext | None) -> dict[str, str]:
+        told = {"ARTTRACE_DISABLED": "1"} if sent is None else {VARIABLE: sent.text()}
+        return told if self._is_told else {}
 
 
 def _text(name: Any) -> Any:
@@ -213,22 +218,7 @@ def _told() -> _Notice | None:
     sent = outgoing_context(joins=False)  # most programs are not Python's, or not captured
     if sent is not None or (calling_flow().muted and (program.captures_all() or VARIABLE in os.environ)):
         return _Notice(sent)
-    return None
-
-
-def _inherited() -> dict[Any, Any]:
-    """What a child inherits that is given no environment: C's, which C code may have changed beside `os.environ`."""
-    if sys.platform not in _WITH_ENVIRON:
-        return dict(os.environ)
-    import ctypes
-
-    entries: Any = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
-    found = {}
-    for entry in itertools.takewhile(bool, entries):
-        name, equals, value = entry.partition(b"=")
-        if equals:
-            found[os.fsdecode(name)] = os.fsdecode(value)
-    return found
+    return _Notice(None, is_told=False) if python_path_before_others(os.environ, _BOOTSTRAP) else None
 
 
 def _start(start: Callable[[Any], None]) -> Callable[[Any], None]:
