@@ -7,7 +7,7 @@ import msgspec
 
 from arttrace.formats.sdks.frameworks.google_adk import gathered
 from arttrace.formats.sdks.tolerant import normalised
-from arttrace.formats.sdks.whole_traces import logfire, nested_calls
+from arttrace.formats.sdks.whole_traces import logfire, nested_calls, steps
 from arttrace.records import semconv
 from arttrace.records.span import SpanEvent, SpanRow
 from arttrace.trajectories.decoding.attribute_values import text
@@ -18,7 +18,7 @@ _ORDER = ("gen_ai.system.message", "gen_ai.user.message")
 
 def with_messages(spans: list[SpanRow]) -> list[SpanRow]:
     """Spans of whole traces, with what was said of them elsewhere."""
-    return gathered(logfire.once(_once(_joined(nested_calls.once(spans)))))
+    return gathered(logfire.once(_once(_joined(nested_calls.once(steps.marked(spans))))))
 
 
 OF_A_CLIENT = "com.anthropic.sdk."
