@@ -94,16 +94,22 @@ def load_state(
             else torch.load(directory / STATE, map_location=config.runs_on, weights_only=True)
         )
         saved = load_file(str(directory / _ADAPTER), device=config.runs_on)
-        alpha = json.loads((directory / _ADAPTER_CONFIG).read_bytes())["lora_alpha"]
+        lora = json.loads((directory / _ADAPTER_CONFIG).read_bytes())
+        rank, alpha = lora["r"], lora["lora_alpha"]
     except Exception as error:
         raise TrainingError(
             f"The trainer's state in {directory} cannot be read: {error}", "Continue from the version before it."
         ) from error
     saved |= state.get("weights", {})
     weights = {_saved_as(name): p for name, p in trainable(model).items()}
+    if rank != config.lora_rank:
+        raise TrainingError(
+            f"The adapter in {directory} was trained with lora_rank {rank}, not {config.lora_rank}.",
+            f"Train on with --lora-rank {rank}, or begin a new policy.",
+        )
     if {name: p.shape for name, p in weights.items()} != {name: tensor.shape for name, tensor in saved.items()}:
         raise TrainingError(
-            f"The adapter in {directory} does not fit: it was trained with another rank, other targets or another "
+            f"The adapter in {directory} does not fit: it was trained with other targets (lora_targets) or another "
             "base model.",
             "Train on with the settings it was begun with, or begin a new policy.",
         )

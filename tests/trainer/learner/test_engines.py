@@ -159,8 +159,11 @@ def test_a_state_of_another_shape_is_refused(engine: type[BaseLearner], base_mod
     with pytest.raises(TrainingError, match="cannot be read"):
         engine(base_model, LOOSE).load(tmp_path)
     engine(base_model, LOOSE).save(tmp_path)
-    with pytest.raises(TrainingError, match="does not fit"):
+    with pytest.raises(TrainingError, match=rf"lora_rank {LOOSE.lora_rank}, not 16") as raised:
         engine(base_model, dataclasses.replace(LOOSE, lora_rank=16)).load(tmp_path)
+    assert f"--lora-rank {LOOSE.lora_rank}" in str(raised.value.hint)
+    with pytest.raises(TrainingError, match="does not fit: it was trained with other targets"):
+        engine(base_model, dataclasses.replace(LOOSE, lora_targets=("q_proj",))).load(tmp_path)
 
 
 def test_another_scale_of_the_adapter_is_refused(engine: type[BaseLearner], base_model: Path, tmp_path: Path) -> None:
