@@ -1,5 +1,6 @@
-"""The spans that a serving engine makes of the requests that it served (vLLM 0.32's `llm_request`, with `--otlp-traces-
-endpoint`) stand in the traces of the clients that asked; the calls are those that the clients recorded."""
+"""Spans that say a model's name, or tokens, and are no calls. Those that a serving engine makes of what it served (vLLM
+0.32's `llm_request`, with `--otlp-traces-endpoint`) stand in the traces of the clients that asked; the calls are those
+that the clients recorded."""
 
 from __future__ import annotations
 
@@ -73,3 +74,32 @@ def test_a_span_of_the_engine_is_no_call_that_could_not_be_read(
     assert sum(run.unread.values()) == unread
     imported = read_file(b"\n".join(encode_record(span) for span in [AGENT, *spans]), "spans")
     assert sum(imported.unread.values()) == unread
+
+
+@pytest.mark.parametrize(("kind", "unread"), [("CHAIN", 0), ("EMBEDDING", 0), ("", 1)])
+def test_a_span_that_openinference_says_is_no_call_is_none_that_could_not_be_read(
+    kind: str, unread: int, tmp_path: Path
+) -> None:
+    """As openinference-vercel makes them of the AI SDK's outer spans, with model and tokens of what is below."""
+    attributes: Attributes = {"llm.model_name": "m", "llm.token_count.completion": 3, "gen_ai.request.model": "m"}
+    above = SpanRow("1" * 32, "e" * 16, "ai.generateText", 1, 9, attributes=attributes)
+    if kind:
+        attributes["openinference.span.kind"] = kind
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([AGENT, above, call(1)])
+        runs = store.trajectories()
+    assert sum(sum(run.unread.values()) for run in runs) == unread
+
+
+def test_a_chain_with_messages_may_be_a_call(tmp_path: Path) -> None:
+    attributes: Attributes = {
+        "openinference.span.kind": "CHAIN",
+        "llm.model_name": "m",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": "yes",
+    }
+    chain = SpanRow("1" * 32, "e" * 16, "chat", 1, 9, "f" * 16, attributes=attributes)
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append([AGENT, chain])
+        [run] = store.trajectories()
+    assert sum(run.unread.values()) == 1

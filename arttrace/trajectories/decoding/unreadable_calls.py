@@ -82,7 +82,8 @@ def unread(span: SpanRow, call: Call | None) -> str | None:
     was asked; one that failed before it was sent asked nothing."""
     if call is None:
         named = operation(span)
-        looks = span.name != _SUMS and not (_ENDS if named else _MARKS).isdisjoint(span.attributes)
+        says_otherwise = span.name == _SUMS or _is_said_to_be_another(span)
+        looks = not says_otherwise and not (_ENDS if named else _MARKS).isdisjoint(span.attributes)
         return _named(span) if looks and named not in _KNOWN else None
     if call.end_ns == 0:
         return None
@@ -91,6 +92,14 @@ def unread(span: SpanRow, call: Call | None) -> str | None:
     if call.unreadable:
         return f"{_kind(span)}: unreadable {', '.join(call.unreadable)}"
     return f"{_kind(span)}: no answer" if _lacks_its_answer(span, call) else None
+
+
+def _is_said_to_be_another(span: SpanRow) -> bool:
+    """Whether OpenInference says that it is a chain, a retriever, an embedding: such a span may name the model, and sum
+    the tokens, of what is below it (openinference-vercel). One that has messages may be a call all the same."""
+    kind = text(span.attributes.get("openinference.span.kind"))
+    has_messages = any(name.startswith(("llm.output_messages", semconv.OUTPUT_MESSAGES)) for name in span.attributes)
+    return bool(kind) and not has_messages
 
 
 def _lacks_its_answer(span: SpanRow, call: Call) -> bool:
