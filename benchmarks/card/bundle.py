@@ -5,9 +5,10 @@
     python benchmarks/gpu.py                                # there: unpacks what lies in card-bundles
 
 The machine is taken to have Python 3.12 on Linux x86-64 with torch 2.11 (CUDA 13), transformers, peft, accelerate and
-what they need. A bundle holds the packages that it lacks, without what is not run there: tests, headers, front ends,
-and of compiled kernels those for other architectures. Each has at most 60 MiB. They can be carried one after the other:
-an unpacked one stays until the machine is given back.
+what they need, and for TRL, Unsloth and vLLM the usual packages of data and web: pandas, pyarrow, requests, xxhash,
+uvloop, prometheus-client, torchvision, scipy; `--try` says what lacks. A bundle holds the packages that it lacks,
+without what is not run there: tests, headers, front ends, and of compiled kernels those for other architectures. Each
+has at most 60 MiB. They can be carried one after the other: an unpacked one stays until the machine is given back.
 """
 
 from __future__ import annotations
