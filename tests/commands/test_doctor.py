@@ -9,11 +9,14 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import forked_arttrace
 import pytest
+from asks_by_httpx import ASK, CAPTURED
 from chat_server import serve
 from click.testing import CliRunner
 from simulated_agent import Run, message, research_run
@@ -254,30 +257,33 @@ def test_servers_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "wrong" not in json.dumps(found)
 
 
-def _checked(root: Path, program: Path, **environment: str) -> tuple[int, dict[str, dict[str, str]]]:
+def _checked(arttrace: Path, root: Path, program: Path, **environment: str) -> tuple[int, dict[str, dict[str, str]]]:
     """What `arttrace doctor -- PROGRAM` says, in a process of its own: the program prints to its streams."""
-    command = [str(Path(sys.executable).with_name("arttrace")), "doctor", "--json", "--dir", str(root), "--"]
+    command = [str(arttrace), "doctor", "--json", "--dir", str(root), "--"]
     done = subprocess.run(
         [*command, sys.executable, str(program)], capture_output=True, text=True, env={**os.environ, **environment}
     )
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)}
 
 
-def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def arttrace(tmp_path: Path) -> Iterator[Path]:
+    with forked_arttrace.on_path(tmp_path) as folder:
+        yield folder / "arttrace"
+
+
+def test_a_program_is_run_once_and_leaves_nothing(arttrace: Path, tmp_path: Path) -> None:
     root, program = tmp_path / "data", tmp_path / "agent.py"
-    program.write_text(
-        "import openai\nprint('said by the program')\n"
-        "openai.OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])\n"
-    )
+    program.write_text(f"{ASK}\nprint('said by the program')\nask('hi')\n")
     with serve() as server:
-        _, found = _checked(root, program, OPENAI_BASE_URL=server.url, OPENAI_API_KEY="k")
+        _, found = _checked(arttrace, root, program, OPENAI_BASE_URL=server.url, **CAPTURED)
     assert found["program"]["state"] == "ok"
     assert found["captured"]["found"].startswith("1 model call and 0 tool calls in 1 run")
     assert "127.0.0.1" in found["captured"]["found"]
     assert "token ids" in found
     assert not root.exists()
     program.write_text("raise SystemExit(3)\n")
-    code, found = _checked(root, program)
+    code, found = _checked(arttrace, root, program)
     assert code == 1
     assert found["program"]["found"] == "it ended with exit code 3"
     assert found["captured"]["state"] == "error"
@@ -286,7 +292,7 @@ def test_a_program_is_run_once_and_leaves_nothing(tmp_path: Path) -> None:
         in found["captured"]["hint"]
     )
     program.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
-    _, found = _checked(root, program)
+    _, found = _checked(arttrace, root, program)
     assert found["program"]["found"].startswith("it ended with signal SIGILL: an illegal instruction")
 
 
