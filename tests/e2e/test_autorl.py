@@ -1,13 +1,18 @@
-"""AutoRL on an MCP server with a real vLLM and a real step; writer and judge are stand-ins, named so."""
+"""AutoRL on an MCP server with a real vLLM and a real step; writer and judge are stand-ins, named so.
+
+The server answers over HTTP: one on stdio would be started for each run.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from program_over_http import answering
 from tiny_model import make_base_model
 
 from arttrace.commands.autorl import stand_in
@@ -19,12 +24,18 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 SERVER = Path(__file__).parents[2] / "examples" / "mcp" / "server.py"
 
 
-def test_from_words_to_a_trained_and_compared_policy(tmp_path: Path) -> None:
+@pytest.fixture
+def mcp() -> Iterator[str]:
+    with answering(SERVER, "--http") as url:
+        yield url
+
+
+def test_from_words_to_a_trained_and_compared_policy(tmp_path: Path, mcp: str) -> None:
     data = tmp_path / "data"
     command = [
         *(Path(sys.executable).with_name("arttrace"), "autorl", "Answer travellers by the timetable.", "--json"),
         *("--base-model", make_base_model(tmp_path / "base"), "--policy", "clerk", "--dir", data, "--stand-in"),
-        *("--mcp", f"{sys.executable} {SERVER}", "--scenarios", "3", "--held-out", "1", "--group-size", "3"),
+        *("--mcp", mcp, "--scenarios", "3", "--held-out", "1", "--group-size", "3"),
         *("--groups", "2", "--steps", "1", "--max-turns", "2", "--max-tokens", "12", "--learning-rate", "1e-3"),
         *("--report-to", "tensorboard"),
     ]
