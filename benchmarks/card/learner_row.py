@@ -150,7 +150,7 @@ def _measure(row: Row) -> dict[str, Any]:
         "trained": metrics["trained"],
         "operations": operations,
         "peak_gib": peak / 2**30,
-        "kept": layers.kept if (layers := getattr(learner, "layers", None)) is not None else None,
+        "kept": _kept(row, learner),
         "compiled": compiled_since(compiled),
         **work,
     }
@@ -187,6 +187,14 @@ def _learner(row: Row) -> Any:
 def _gradients(model: Any) -> dict[str, Any]:
     """By name, as they are before the optimizer takes them."""
     return {name: p.grad.float().cpu().clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _kept(row: Row, learner: Any) -> int | None:
+    """How many layers the backward pass did not compute again; None where the engine does not say."""
+    if not learner.config.gradient_checkpointing:
+        return SHAPES[row.shape].layers
+    layers = getattr(learner, "layers", None)
+    return None if layers is None else int(layers.kept)
 
 
 def _draw_lora(model: Any) -> None:

@@ -201,7 +201,9 @@ def test_a_steps_time_is_without_what_the_comparison_of_gradients_takes(
     case, file = ("synthetic", 64, 2, 3), str(tmp_path / "gradients.pt")
     found = measure(Row("tree", "toy", str(base), case, "cpu", "float32", 2048, file, None, 3, False))
     assert len(copied) == 1
-    assert (found["kept"], found["compiled"]) == (0, 0)
+    assert (found["kept"], found["compiled"]) == (TOY.layers, 0), "none is computed again without checkpointing"
+    row = Row("tree, layers again", "toy", str(base), case, "cpu", "float32", 2048, file, None, 1)
+    assert measure(row)["kept"] == 0
 
 
 def test_a_profile_of_nothing_is_still_a_report() -> None:
