@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 import pytest
 from demonstrations import EXAMPLES, demonstrations, read, train_program
@@ -47,7 +48,8 @@ async def _tiny_model(answered: Iterable[Demonstration], path: Path) -> Path:
 
 
 async def _notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the cells of 2048.ipynb print; they find the server that runs, and train by a trainer of their own."""
+    """What the cells of 2048.ipynb print; they find the server that runs, and the trainer of this process, which they
+    stop."""
     folder = EXAMPLES / "2048"
     before = set(sys.modules)
     with monkeypatch.context() as patch:
@@ -60,19 +62,43 @@ async def _notebook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return printed
 
 
-def _demonstrations(python: Path, file: Path) -> list[Demonstration]:
-    """What the stand-in of the example with an environment of its own answers there."""
-    subprocess.run([python, PROGRAM, OWN, file], check=True, timeout=300)
-    return read(file)
+class _OwnEnvironment:
+    """The example with an environment of its own: first what its stand-in answers there, then its training. Both in one
+    process, which imports its packages for both."""
 
+    def __init__(self, python: Path, data: Path) -> None:
+        self._file = data.parent / "demonstrations.json"
+        self._err = (data.parent / "own.err").open("w+")
+        settings = ["--tiny", "--steps", str(ROUNDS), "--groups", "2", "--attempts", "4", "--dir", data]
+        command = [python, PROGRAM, OWN, self._file, *settings]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._err, text=True
+        )
 
-def _steps_of_its_own(python: Path, data: Path, rounds: int) -> list[str]:
-    """Train by the command of the README of the example with an environment of its own, under the server that runs, up
-    to so many rounds. What it printed of each that made a step."""
-    command = [python, EXAMPLES / "train.py", OWN, "--tiny", "--steps", str(rounds), "--groups", "2", "--attempts", "4"]
-    trained = subprocess.run([*command, "--dir", data], capture_output=True, text=True, timeout=600)
-    assert trained.returncode == 0, trained.stderr[-6000:]
-    return re.findall(r"^policy@\d+: reward .*", trained.stdout, re.MULTILINE)
+    def demonstrations(self) -> list[Demonstration]:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "written\n", self._said()
+        return read(self._file)
+
+    def steps(self) -> list[str]:
+        """Train as the command of its README does, under the server that runs, up to ROUNDS rounds. What it printed of
+        each that made a step."""
+        printed, _ = self._process.communicate("train\n", timeout=600)
+        assert self._process.returncode == 0, self._said()
+        return re.findall(r"^policy@\d+: reward .*", printed, re.MULTILINE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+        self._err.close()
+
+    def _said(self) -> str:
+        self._err.seek(0)
+        return self._err.read()[-6000:]
 
 
 async def test_each_example_makes_a_step(
@@ -83,30 +109,31 @@ async def test_each_example_makes_a_step(
     tasks = {example: program.load(example) for example in TRAINED}
     assert len(tasks) >= 7
     python = environment(OWN, tmp_path / "environment")
-    answered = [one for task in tasks.values() for one in await demonstrations(task)]
-    answered += _demonstrations(python, tmp_path / "demonstrations.json")
-    tiny = tmp_path / "data" / f"tiny-{Path(OWN).name}-400-800"  # where `train.py --tiny` of that example finds it
-    model = art.TrainableModel("policy", await _tiny_model(answered, tiny))
-    async with art.LocalBackend(tmp_path / "data") as backend:
-        await model.register(backend)
-        monkeypatch.setenv("BASE_MODEL", str(model.base_model))
-        monkeypatch.setenv("ARTTRACE_DIR", str(tmp_path / "data"))
-        printed = await _notebook(monkeypatch)
-        assert "was trained on" in printed[-2]
-        assert printed[-1] == "served: policy@1\n"
-        made_alone = await asyncio.to_thread(_steps_of_its_own, python, backend.data.root, 1 + ROUNDS)
-        assert made_alone, OWN
-        done = await asyncio.to_thread(model.get_step)
-        assert done == 1 + len(made_alone)
-        for number, (example, task) in enumerate(tasks.items(), done + 1):
-            for round in range(ROUNDS):  # all attempts at a scenario may end alike
-                if made := await program.train(task, model, [round], groups=2, attempts=4, **program.TINY):
-                    break
-            else:
-                pytest.fail(f"{example} made no step in {ROUNDS} rounds:\n{capsys.readouterr().out}")
-            assert made == [f"policy@{number}"], example
-        assert await asyncio.to_thread(model.get_step) == done + len(tasks)
-        await program.evaluate(tasks["email"], model, 2, "the last")
+    with _OwnEnvironment(python, tmp_path / "data") as own:
+        answered = [one for task in tasks.values() for one in await demonstrations(task)]
+        answered += own.demonstrations()
+        tiny = tmp_path / "data" / f"tiny-{Path(OWN).name}-400-800"  # where `train.py --tiny` of that example finds it
+        model = art.TrainableModel("policy", await _tiny_model(answered, tiny))
+        async with art.LocalBackend(tmp_path / "data") as backend:
+            await model.register(backend)
+            made_alone = await asyncio.to_thread(own.steps)
+            assert made_alone, OWN
+            done = await asyncio.to_thread(model.get_step)
+            assert done == len(made_alone)
+            for number, (example, task) in enumerate(tasks.items(), done + 1):
+                for round in range(ROUNDS):  # all attempts at a scenario may end alike
+                    if made := await program.train(task, model, [round], groups=2, attempts=4, **program.TINY):
+                        break
+                else:
+                    pytest.fail(f"{example} made no step in {ROUNDS} rounds:\n{capsys.readouterr().out}")
+                assert made == [f"policy@{number}"], example
+            assert await asyncio.to_thread(model.get_step) == done + len(tasks)
+            await program.evaluate(tasks["email"], model, 2, "the last")
+            monkeypatch.setenv("BASE_MODEL", str(model.base_model))
+            monkeypatch.setenv("ARTTRACE_DIR", str(tmp_path / "data"))
+            printed = await _notebook(monkeypatch)
+            assert "was trained on" in printed[-2]
+            assert printed[-1] == f"served: policy@{done + len(tasks) + 1}\n"
     printed_all = capsys.readouterr().out
     assert "held out, the last: reward" in printed_all
     assert "accuracy" in printed_all.splitlines()[-1]

@@ -1,10 +1,12 @@
 """What an example's stand-in answers its agent. As a program, for the Python of an example that has an environment of
-its own: `demonstrations.py EXAMPLE FILE` writes it as JSON."""
+its own: `demonstrations.py EXAMPLE FILE ARGUMENT...` writes it as JSON. Then it prints a line and waits for one: it
+goes on as `train.py EXAMPLE ARGUMENT...`, for which the example's packages are imported."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -43,5 +45,11 @@ def read(file: Path) -> list[Demonstration]:
 
 
 if __name__ == "__main__":
-    example, file = sys.argv[1:]
+    example, file, *arguments = sys.argv[1:]
     Path(file).write_bytes(msgspec.json.encode(asyncio.run(demonstrations(train_program().load(example)))))
+    print("written", flush=True)
+    if sys.stdin.readline():
+        program = str(EXAMPLES / "train.py")
+        sys.argv = [program, example, *arguments]
+        sys.path[0] = str(EXAMPLES)
+        runpy.run_path(program, run_name="__main__")
