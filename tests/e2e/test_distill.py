@@ -40,14 +40,17 @@ ON_A_CPU = {
 }
 
 TEACHER = """
+import gc
 import runpy
 from arttrace.system.processes import collect_garbage_seldom
 from trainer.gateway.engines.vllm.cpu_fork import fork_engine
 collect_garbage_seldom()
 fork_engine("no socket in the file system")
+gc.freeze()
 runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
 """
-"""vLLM's own server, whose engine is a fork as that of `arttrace serve` is: a spawned one imports all of it again."""
+"""vLLM's own server, whose engine is a fork as that of `arttrace serve` is, and looks for garbage as seldom: a spawned
+one imports all of it again."""
 
 
 @contextmanager
@@ -55,7 +58,15 @@ def teaching(model: Path, log: Path) -> Iterator[str]:
     """The URL of a vLLM without adapters, which may still be starting."""
     with reserved_port() as port, log.open("w") as err:
         options = ["--model", str(model), "--served-model-name", "better", "--port", str(port), "--dtype", "float32"]
-        options += ["--host", "127.0.0.1", "--max-model-len", "256", "--enforce-eager"]
+        options += [
+            "--host",
+            "127.0.0.1",
+            "--max-model-len",
+            "256",
+            "--enforce-eager",
+            "--num-gpu-blocks-override",
+            "1024",
+        ]
         process = subprocess.Popen(
             [sys.executable, "-c", TEACHER, *options],
             env={**os.environ, **ON_A_CPU, "VLLM_API_KEY": KEY_OF_TEACHER},
