@@ -180,6 +180,7 @@ def test_training_on_runs_that_are_alone(arttrace: Command, data: DataDir) -> No
         ({semconv.REQUEST_TOP_P: 0.9}, "sampling was narrowed or shifted", "arttrace serve --sampling policy"),
         ({semconv.REQUEST_TEMPERATURE: 0.0}, "not sampled at temperature 1", "arttrace serve --sampling policy"),
         ({semconv.POLICY_VERSION: "other@0"}, "sampled by another policy", "serve this one"),
+        ({semconv.MASKED: ["gen_ai.input.messages"]}, "redacted or masked", "ARTTRACE_CAPTURE_CONTENT=full"),
     ],
 )
 def test_training_on_tokens_that_are_none_of_the_policys_own(

@@ -24,7 +24,7 @@ REMEDIES = {
 }
 """What to do about trajectories that were left out, by the reason; what comes first is shown first."""
 _NO_TOKENS = """The sampled token ids and log-probabilities are needed: let the agent call the gateway of \
-`arttrace serve`, which asks the engine for them."""
+`arttrace serve`, which asks the engine for them, and have them captured (ARTTRACE_CAPTURE_CONTENT=full)."""
 _SAMPLED_OTHERWISE = """What is trained on is sampled as the policy gives it, at a temperature of 0.1 to 2: leave \
 top_p, top_k, penalties, JSON formats and forced tools out of the agent's requests, or have `arttrace serve --sampling \
 policy` leave them out."""
@@ -33,6 +33,8 @@ _OF_TOKENS: Mapping[str, str] = {
     "names, or serve this one (`arttrace serve --policy NAME`) and run the agent again.",
     NotTrained.NOT_AT_TEMPERATURE_1: _SAMPLED_OTHERWISE,
     NotTrained.ALTERED_SAMPLING: _SAMPLED_OTHERWISE,
+    NotTrained.MASKED: "What was redacted or masked is not what the model saw: capture with "
+    "ARTTRACE_CAPTURE_CONTENT=full, and a mask that leaves the policy's own calls as they are.",
     NotTrained.MEDIA: "The learner is given text alone: leave images, sound and video out of the agent's prompts.",
     NotTrained.ERROR: "Calls of these runs failed: `arttrace show ID` says with what.",
 }

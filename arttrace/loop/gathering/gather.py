@@ -10,6 +10,7 @@ import gc
 import inspect
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ from arttrace.loop.processes.art_arguments import OF_A_GATHER, refusing
 from arttrace.loop.recorded.directories import by_directory
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.records.trajectory import Trajectory
-from arttrace.store import open_store
+from arttrace.store import AnyStore, open_store
+from arttrace.system.addresses import without_login
 from arttrace.system.errors import ArttraceError
 
 _log = logging.getLogger("arttrace.loop")
@@ -124,7 +126,8 @@ async def gather_trajectory_groups(
 def require_some(groups: Sequence[TrajectoryGroup]) -> None:
     """Raises ArttraceError where groups that were gathered have nothing, and logs what is missing in them."""
     size, raised = sum(group.size for group in groups), [error for group in groups for error in group.exceptions]
-    require_outcome(size, raised, captured=any(group.captured or group.ready_made for group in groups))
+    sent_to = without_login(recorder().settings.endpoint or "")
+    require_outcome(size, raised, captured=any(group.captured or group.ready_made for group in groups), sent_to=sent_to)
     incomplete = [why for group in groups for why in group.incomplete.values()]
     warn_of_what_is_missing(size, incomplete, sum(group.uncaptured for group in groups), raised)
 
@@ -247,7 +250,7 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
         with open_store(data, create=True) as store:  # once: opening takes longer than what is asked
             if data in rewards:
                 group._append(store, rewards[data])
-            found |= {one.id: one for one in store.trajectories(ids=there)}
+            found |= _arrived(store, there)
     decorated = [is_driven(rollout) for rollout in group._rollouts]
     captured = [
         found[id]
@@ -256,3 +259,20 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
     ]
     group.captured = tuple(sorted(captured, key=lambda one: (one.start_ns, one.id)))
     group.uncaptured = len(ids) - len(captured)
+
+
+_DELIVERED_WITHIN_S = 30.0
+"""How long a gather waits for what a collector is to be sent of its runs."""
+_LOOK_AGAIN_S = 0.05
+
+
+def _arrived(store: AnyStore, ids: Sequence[str]) -> dict[str, Trajectory]:
+    """The runs by id. Where they go to a collector first, those that are still on their way are waited for."""
+    sends = recorder().settings.endpoint is not None and not recorder().is_off
+    deadline = time.monotonic() + (_DELIVERED_WITHIN_S if sends else 0.0)
+    while True:
+        found = {one.id: one for one in store.trajectories(ids=ids)}
+        if time.monotonic() > deadline or not any(id not in found or "missing" in found[id].incomplete for id in ids):
+            return found
+        time.sleep(_LOOK_AGAIN_S)
+        store.ingest_spool()

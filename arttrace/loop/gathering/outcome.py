@@ -25,9 +25,9 @@ def in_words(key: str, to_gather: int, rewards: Sequence[float | None], raised: 
     return f"<{named}: {count}{f', rewards {shown}{more}' * bool(rewards)}{f', {raised} raised' * bool(raised)}>"
 
 
-def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured: bool) -> None:
+def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured: bool, sent_to: str = "") -> None:
     """Raise ArttraceError where there was no rollout, all of them raised (the first exception is its cause), or nothing
-    was captured."""
+    was captured. `sent_to` is the collector to which runs go first, without a login."""
     if not rollouts:
         raise ArttraceError("There was nothing to run: no rollout in any group.", "Give each TrajectoryGroup rollouts.")
     if len(exceptions) == rollouts:
@@ -36,9 +36,14 @@ def require_outcome(rollouts: int, exceptions: Sequence[Exception], *, captured:
             "Run the rollout once by itself and fix it.",
         ) from exceptions[0]
     if not captured:
+        on_their_way = (
+            f"Runs go to {sent_to} first, which may not have taken them: start it, or leave ARTTRACE_ENDPOINT out. "
+            if sent_to
+            else ""
+        )
         raise ArttraceError(
             f"{rollouts} rollouts ran, and none was captured.",
-            "They made no call by a client that arttrace captures: call model.openai_client(), set"
+            f"{on_their_way}They made no call by a client that arttrace captures: call model.openai_client(), set"
             " ARTTRACE_CAPTURE_HTTP=1 for httpx and its like, or decorate the coroutine function with"
             " @arttrace.trajectory; and see that ARTTRACE_DISABLED is not set.",
         )
