@@ -141,7 +141,7 @@ def _compare(
             continue
         found[layout] = got
         if got["compiled"]:
-            table.note(f"{layout}: {got['compiled']} graphs were compiled in the last step, which stands in its time")
+            table.note(f"{layout}: {got['compiled']} graphs were compiled in the step whose time this is")
         apart = None
         if "seconds" in reference:
             apart = _apart(config.scratch / "reference.pt", gradients)

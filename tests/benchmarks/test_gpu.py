@@ -206,6 +206,20 @@ def test_a_steps_time_is_without_what_the_comparison_of_gradients_takes(
     assert measure(row)["kept"] == 0
 
 
+@pytest.mark.parametrize(("compiles", "steps"), [((3, 0, 0), 2), ((0, 0, 0), 1), ((3, 2, 0), 3)])
+def test_a_step_that_compiled_does_not_stand_for_those_that_do_not(
+    compiles: tuple[int, ...], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long first step was measured alone: with the compilation that made it long."""
+    made = iter(compiles)
+    monkeypatch.setattr(learner_row, "_WARM_S", 0.0)
+    monkeypatch.setattr(learner_row, "compiled_since", lambda before=None: 0 if before is None else next(made))
+    base = make_model(TOY, tmp_path / "toy", "cpu")
+    case, file = ("synthetic", 64, 2, 3), str(tmp_path / "gradients.pt")
+    found = measure(Row("tree", "toy", str(base), case, "cpu", "float32", 2048, file, None, 3, False))
+    assert (found["measured"], found["compiled"]) == (steps, 0)
+
+
 def test_a_profile_of_nothing_is_still_a_report() -> None:
     assert report([], seconds=0.5).startswith("500.0 ms under the profiler, 0 operations, busy 0.0 ms (0 %)\n0 gaps")
 
