@@ -237,7 +237,12 @@ async def _free_left_streams() -> None:
 
 def _read_ended(group: TrajectoryGroup) -> None:
     flush()
-    group.read_again()
+    deadline = time.monotonic() + (_ENDED_WITHIN_S if _sends() else 0.0)
+    while True:
+        group.read_again()
+        if time.monotonic() > deadline or not any("in progress" in why for why in group.incomplete.values()):
+            return
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
@@ -263,13 +268,19 @@ def _read_back(group: TrajectoryGroup, ids: Sequence[str]) -> None:
 
 _DELIVERED_WITHIN_S = 30.0
 """How long a gather waits for what a collector is to be sent of its runs."""
+_ENDED_WITHIN_S = 2.0
+"""The same for the ends of calls that a run had left in progress: it may be that they are still held."""
 _LOOK_AGAIN_S = 0.05
+
+
+def _sends() -> bool:
+    """Whether what is recorded goes to a collector first."""
+    return recorder().settings.endpoint is not None and not recorder().is_off
 
 
 def _arrived(store: AnyStore, ids: Sequence[str]) -> dict[str, Trajectory]:
     """The runs by id. Where they go to a collector first, those that are still on their way are waited for."""
-    sends = recorder().settings.endpoint is not None and not recorder().is_off
-    deadline = time.monotonic() + (_DELIVERED_WITHIN_S if sends else 0.0)
+    deadline = time.monotonic() + (_DELIVERED_WITHIN_S if _sends() else 0.0)
     while True:
         found = {one.id: one for one in store.trajectories(ids=ids)}
         if time.monotonic() > deadline or not any(id not in found or "missing" in found[id].incomplete for id in ids):
