@@ -138,9 +138,19 @@ def main_conversation(trajectory: Trajectory) -> Conversation | None:
     return own[-1] if own else None
 
 
+def why_silent(trajectory: Trajectory) -> NotTrained:
+    """Why a run has no conversation."""
+    return NotTrained.EMPTY_ANSWERS if any(one.call.choices for one in trajectory.calls) else NotTrained.NO_ANSWER
+
+
 def why_no_main(trajectory: Trajectory) -> NotTrained:
     """Why a run has no `main_conversation`."""
-    return NotTrained.ROOT_CALLED_NONE if conversations(trajectory) else NotTrained.NO_ANSWER
+    root = trajectory.agents[0].id if trajectory.agents else None
+    if any(one.agent_id != root and one.call.choices for one in trajectory.calls) and not any(
+        one.agent_id == root for one in trajectory.calls
+    ):
+        return NotTrained.ROOT_CALLED_NONE
+    return why_silent(trajectory)
 
 
 def opening(trajectory: Trajectory) -> Conversation | None:

@@ -13,7 +13,7 @@ from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.selection import equal_groups, good_runs, never_trained_on, preferences
 from arttrace.system.errors import TrainingError
-from arttrace.trajectories.conversations import Conversation, conversations, main_conversation, why_no_main
+from arttrace.trajectories.conversations import Conversation, conversations, main_conversation, why_no_main, why_silent
 from trainer.offline.render import TrainingExample, Unprovable, render, shared_context
 
 Method = Literal["sft", "dpo"]
@@ -252,7 +252,8 @@ class _Fits:
 
 def _answers(run: Trajectory, tokenizer: Any, fits: _Fits, dropped: Counter[str]) -> list[TrainingExample]:
     said = conversations(run)
-    dropped[NotTrained.NO_ANSWER] += not said
+    if not said:
+        dropped[why_silent(run)] += 1
     return [example for one in said for example in _rendered(one, tokenizer, fits, dropped)]
 
 

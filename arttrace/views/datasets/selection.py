@@ -19,7 +19,7 @@ from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences, trainable
 from arttrace.store import AnyStore
 from arttrace.store.bounded_parts import spans_at_once
-from arttrace.trajectories.conversations import conversations, main_conversation, why_no_main, with_ends
+from arttrace.trajectories.conversations import conversations, main_conversation, why_no_main, why_silent, with_ends
 from arttrace.trajectories.groups import task_key
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
@@ -166,7 +166,7 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
 def _conversations(form: Form, run: Trajectory, good: bool, written: Written) -> Iterator[Row]:
     found = [part for one in conversations(run) for part in with_ends(one)]
     if not found:
-        _count(written.conversations_left_out, {NotTrained.NO_ANSWER: 1})
+        _count(written.conversations_left_out, {why_silent(run): 1})
     made = 0
     for conversation in found:
         with _Counting(written.conversations_left_out):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from simulated_agent import research_run
+from simulated_agent import Run, message, research_run
 
 from arttrace.formats.datasets.forms import Form
 from arttrace.records.group import Group
@@ -37,6 +37,21 @@ def coordinated(id: str, reward: float) -> Trajectory:
     [run] = build_trajectories(research_run(id, scenario="s"))
     below = [replace(agent, parent_id=agent.parent_id or "code") for agent in run.agents]
     return replace(run, agents=(Agent("code", "team"), *below), rewards=(Reward(f"r-{id}", id, reward),))
+
+
+@pytest.mark.parametrize(("plan_of", "empty"), [(plan_sft, 1), (plan_dpo, 2)])
+def test_a_run_whose_answer_is_empty_is_no_run_without_a_call(plan_of: Any, empty: int) -> None:
+    runs = []
+    for id, value in (("a", 1.0), ("b", 0.0)):
+        made = Run(id, scenario="s")
+        made.chat("m1", [message("user", "hi")], {"role": "assistant", "parts": []}, at=10)
+        [run] = build_trajectories(made.end(ENTRY_ARGUMENTS="{}", ENTRY_RESULT='""'))
+        runs.append(replace(run, rewards=(Reward(f"r-{id}", id, value),)))
+    plan = plan_of([Group("s", tuple(runs))], None)
+    assert plan.conversations_left_out == {"empty answers": empty}
+    with pytest.raises(TrainingError, match=f"{empty} empty answers") as refused:
+        require_examples(plan)
+    assert "arttrace doctor" not in str(refused.value.hint)
 
 
 ROOT = "runs whose root agent called no model"
