@@ -127,7 +127,7 @@ def test_a_version_is_published_where_the_server_came_up_while_it_was_made(
             stack.enter_context(start_serving(data, tmp_path / served, options=["--vllm-url", engine.url]))
 
         learner = Weights(b"w1", tmp_path, during=serve)
-        monkeypatch.setattr("trainer.commands.train.sampled.grpo.make_learner", lambda *_: learner)
+        monkeypatch.setattr("trainer.commands.train.training.make_learner", lambda *_: learner)
         ran = CliRunner().invoke(train, ["--dir", str(data.root), "--base-model", str(base_model)])
         loaded = [name.partition("+")[0] for what, name in engine.log if what == "load"]
         if served == "base":
