@@ -94,6 +94,8 @@ class Connections:
         """Be done with a connection: keep it for another request, or close it where its answer is not whole."""
         self._busy.discard(connection)
         if not connection.can_be_kept or self._closed:
+            if connection.is_closing:  # it broke: a server that dies may not have closed the others yet
+                self._let_go()
             connection.close()
             return
         connection.idle_since = now = asyncio.get_running_loop().time()
@@ -104,9 +106,14 @@ class Connections:
     async def close(self) -> None:
         """Close every connection; answers under way end with BrokenOff."""
         self._closed = True
-        for connection in (*self._kept, *self._busy):
+        self._let_go()
+        for connection in tuple(self._busy):
             connection.close()
-        self._kept.clear()
+
+    def _let_go(self) -> None:
+        """Close those that are kept."""
+        while self._kept:
+            self._kept.pop().close()
 
     def _kept_one(self) -> HttpConnection | None:
         """The connection that was used last, unless it has been idle for too long."""

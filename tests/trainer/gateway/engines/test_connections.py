@@ -211,6 +211,35 @@ async def test_no_more_of_a_request_is_sent_once_it_is_given_up() -> None:
         assert await came < size
 
 
+async def test_where_a_server_hung_up_on_one_request_its_other_connections_are_not_used_again() -> None:
+    """One that is killed closes its sockets one after the other, first that on which it listens: what is sent to it
+    meanwhile may have been done, and what meets nobody may go to another."""
+    writers: list[asyncio.StreamWriter] = []
+    late: list[bytes] = []
+
+    async def dying(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        while len(writers) < 2:  # two at once, so that two connections are kept
+            await asyncio.sleep(0)
+        writer.write(HELLO)
+        late.append(await reader.readuntil(b"\r\n\r\n"))
+        server.close()
+        writer.close()
+
+    server = await asyncio.start_server(dying, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(120), connected(f"http://127.0.0.1:{port}") as connections:
+        assert await asyncio.gather(asked(connections), asked(connections)) == [b"hello", b"hello"]
+        with pytest.raises(BrokenOff):
+            await connections.request("POST", "/x", b"1")
+        with pytest.raises(NotConnected):
+            await connections.request("POST", "/x", b"2")
+        for writer in writers:
+            writer.close()
+    assert len(late) == 1
+
+
 async def test_closing_the_connections_ends_the_answers_under_way() -> None:
     engine = Engine(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello")
     async with engine.listening() as port, connected(f"http://127.0.0.1:{port}") as connections:
