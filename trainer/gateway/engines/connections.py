@@ -29,7 +29,7 @@ _NEXT_ADDRESS_S = 0.25
 
 
 class NotConnected(ConnectionError):
-    """No connection was made: the server has seen nothing of the request."""
+    """No connection was made, or it ended before the server had read the request: it has done nothing of it."""
 
 
 class Connections:
@@ -85,8 +85,10 @@ class Connections:
                 body,
                 answer_has_body=method != "HEAD",
             )
-        except BaseException:
+        except BaseException as error:
             self.give_back(connection)
+            if isinstance(error, BrokenOff) and connection.is_unread:
+                raise NotConnected(str(error)) from error
             raise
         return EngineResponse(connection, self)
 

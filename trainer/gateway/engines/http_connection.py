@@ -7,7 +7,9 @@ client does around the same parser (cookies, redirects, tracing, timers) took th
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import sys
 from typing import cast
 
 import httptools
@@ -17,6 +19,9 @@ _MAX_HEAD_BYTES = 64 << 10
 
 _MAX_UNREAD_BYTES = 128 << 10
 """With more of an answer than this unread, no more of it is taken from the network."""
+
+
+_RESETS = (ConnectionResetError, BrokenPipeError)
 
 
 class BrokenOff(ConnectionError):
@@ -45,6 +50,7 @@ class HttpConnection(asyncio.Protocol):
         self._whole = False
         self._stays = False
         self._failure = ""
+        self._is_local = self._was_reset = False
         self._unread: list[bytes] = []
         self._unread_bytes = 0
         self._paused = False
@@ -93,6 +99,13 @@ class HttpConnection(asyncio.Protocol):
         return not self._head_is_there and not self._bytes_without_body
 
     @property
+    def is_unread(self) -> bool:
+        """Whether the server is known not to have read the last request to its end, and so did nothing of it: Linux
+        resets a connection in the file system where it ends with something unread (unix(7): ECONNRESET), TCP on other
+        occasions too."""
+        return self._is_local and self._was_reset and self.is_unheard
+
+    @property
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
         return bool(self._failure) or self._transport.is_closing()
@@ -127,6 +140,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The server is there."""
         self._transport = cast("asyncio.Transport", transport)
+        kind = getattr(transport.get_extra_info("socket"), "family", None)
+        self._is_local = sys.platform == "linux" and kind == socket.AF_UNIX
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer came; of one that nobody has asked for, the connection is of no use."""
@@ -154,6 +169,7 @@ class HttpConnection(asyncio.Protocol):
                 self._whole = True
             else:
                 self._fail("it broke off: TLS did not say that it ended")
+        self._was_reset = isinstance(exc, _RESETS)
         self._fail("the server hung up" if exc is None else repr(exc))
 
     def _ended_as_said(self) -> bool:

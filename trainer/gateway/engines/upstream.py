@@ -39,8 +39,8 @@ class Upstream:
         await self._connections.close()
 
     async def forward(self, path: str, body: bytes) -> EngineResponse:
-        """The answer to a POST of JSON, its body not yet read. Raises NotConnected when no connection was made, and
-        Refusal (503) when the engine hangs up without an answer: it may have done what was asked.
+        """The answer to a POST of JSON, its body not yet read. Raises NotConnected when the engine has not read the
+        request, and Refusal (503) when the engine hangs up without an answer: it may have done what was asked.
 
         A generation takes as long as it takes. Closing the answer before its end makes the engine stop generating.
         """

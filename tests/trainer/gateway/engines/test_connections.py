@@ -240,6 +240,38 @@ async def test_where_a_server_hung_up_on_one_request_its_other_connections_are_n
     assert len(late) == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says that a server ended with something unread")
+@pytest.mark.parametrize("left", [None, 100_000, 1, 0])
+async def test_a_request_that_a_server_ended_without_reading_may_go_to_another(
+    tmp_path: Path, left: int | None
+) -> None:
+    """A process that is killed ends so with connections that it never took, and with those that it kept."""
+    body = bytes(100_000)
+
+    def end() -> None:
+        with listener:
+            if left is None:
+                return
+            connection, _ = listener.accept()
+        with connection:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += connection.recv(1)
+            rest = len(body) - left
+            while rest:
+                rest -= len(connection.recv(rest))
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    async with asyncio.timeout(120), connected(f"unix:{tmp_path / 's'}") as connections:
+        asking = asyncio.create_task(connections.request("POST", "/x", body))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(end)
+        with pytest.raises(NotConnected if left != 0 else BrokenOff):
+            await asking
+
+
 async def test_closing_the_connections_ends_the_answers_under_way() -> None:
     engine = Engine(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello")
     async with engine.listening() as port, connected(f"http://127.0.0.1:{port}") as connections:
