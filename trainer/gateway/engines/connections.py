@@ -63,15 +63,21 @@ class Connections:
         """The answer, of which status and headers are there. Close it in any case: it may hold the connection.
 
         Raises NotConnected, or BrokenOff when the server hangs up without an answer: it may have done what was asked.
-        A GET or HEAD that meets the end of a kept connection goes once more, on a new one (RFC 9110, 9.2.2).
+        What meets the end of a kept connection goes once more, on a new one, where it is a GET or HEAD, or where the
+        server has not read it (RFC 9110, 9.2.2).
         """
         kept = self._kept_one()
-        try:
-            return await self._asked(kept or await self._made(), method, path, body)
-        except BrokenOff:
-            if kept is None or method not in _SAFE or not kept.is_unheard or self._closed:
-                raise
-        return await self._asked(await self._made(), method, path, body)
+        while True:
+            connection = kept or await self._made()
+            try:
+                return await self._asked(connection, method, path, body)
+            except BrokenOff as error:
+                may_go_again = connection.is_unread or (method in _SAFE and connection.is_unheard)
+                if kept is None or not may_go_again or self._closed:
+                    if connection.is_unread:
+                        raise NotConnected(str(error)) from error
+                    raise
+            kept = None
 
     async def _asked(self, connection: HttpConnection, method: str, path: str, body: bytes) -> EngineResponse:
         if self._closed:  # a request may have got here before the engine died and they were closed
@@ -85,10 +91,8 @@ class Connections:
                 body,
                 answer_has_body=method != "HEAD",
             )
-        except BaseException as error:
+        except BaseException:
             self.give_back(connection)
-            if isinstance(error, BrokenOff) and connection.is_unread:
-                raise NotConnected(str(error)) from error
             raise
         return EngineResponse(connection, self)
 

@@ -272,6 +272,33 @@ async def test_a_request_that_a_server_ended_without_reading_may_go_to_another(
             await asking
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says that a server ended with something unread")
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_what_a_kept_connection_left_unread_is_sent_once_more(tmp_path: Path, method: str) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    listener.settimeout(60)
+
+    def answer() -> socket.socket:
+        connection, _ = listener.accept()
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += connection.recv(1)
+        connection.sendall(HELLO)
+        return connection
+
+    async with asyncio.timeout(120), connected(f"unix:{tmp_path / 's'}") as connections:
+        first = asyncio.create_task(asked(connections))
+        kept = await asyncio.to_thread(answer)
+        assert await first == b"hello"
+        again = asyncio.create_task(connections.request(method, "/x"))
+        await asyncio.sleep(0.1)
+        kept.close()
+        with listener, await asyncio.to_thread(answer), await again as response:
+            assert await read(response) == b"hello"
+
+
 async def test_closing_the_connections_ends_the_answers_under_way() -> None:
     engine = Engine(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello")
     async with engine.listening() as port, connected(f"http://127.0.0.1:{port}") as connections:
