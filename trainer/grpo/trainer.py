@@ -9,7 +9,6 @@ from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.reward import Judgement
 from arttrace.records.sequence import NotTrained
-from arttrace.records.values.units import quantity
 from arttrace.store import AnyStore
 from arttrace.system.errors import TrainingError
 from trainer.grpo.advantages import STD_FLOOR, Scale
@@ -21,7 +20,7 @@ from trainer.policies.made_here import made_here
 from trainer.policies.refused_runs import REFUSED_RUNS, refuse_runs
 from trainer.policies.retention import KEPT_STATES
 from trainer.step.engines import engines_asleep
-from trainer.step.left_out import in_words, token_remedies
+from trainer.step.left_out import calls_in_words, in_words
 from trainer.step.phases import Clock, Phase
 from trainer.step.retry import Retry, no_retry
 from trainer.step.version import PublishingGateway, complete_step, finish_open_step, require_recorded_versions
@@ -172,10 +171,9 @@ def require_trainable(batch: TrainingBatch) -> None:
     if not batch.consumed:
         raise NothingToTrain(*_why_no_groups(batch.left_out))
     if not batch.samples:
-        reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(batch.quarantined.items()))
+        reasons, remedies = calls_in_words(batch.quarantined)
         raise NothingToTrain(
-            f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons or 'no call'}).",
-            token_remedies(batch.quarantined),
+            f"{len(batch.consumed)} rewarded trajectories, but no trainable token among them ({reasons}).", remedies
         )
 
 

@@ -74,9 +74,10 @@ def in_words(trajectories: Mapping[NotTrained, int]) -> tuple[str, str]:
     return counts, " ".join(REMEDIES[reason] for reason in known)
 
 
-def token_remedies(calls: Reasons) -> str:
-    """What to do where no token is trained, by the reasons of its calls; of none, what all of them need."""
-    return " ".join(dict.fromkeys(_OF_TOKENS.get(why, _NO_TOKENS) for why in sorted(calls))) or _NO_TOKENS
+def calls_in_words(calls: Reasons) -> tuple[str, str]:
+    """The calls of which no token is trained, by reason, and what to do about it; of none, what all of them need."""
+    counts = ", ".join(f"{quantity(count, 'call')}: {why}" for why, count in sorted(calls.items())) or "no call"
+    return counts, " ".join(dict.fromkeys(_OF_TOKENS.get(why, _NO_TOKENS) for why in sorted(calls))) or _NO_TOKENS
 
 
 def lasting_lines(trajectories: Reasons, told: set[str]) -> Iterator[str]:

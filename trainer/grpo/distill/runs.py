@@ -24,7 +24,7 @@ from trainer.grpo.trainer import NothingToTrain
 from trainer.learner.interface import Sample
 from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.made_here import made_here
-from trainer.step.left_out import in_words, token_remedies
+from trainer.step.left_out import calls_in_words, in_words
 
 METHOD = "distill"
 
@@ -112,10 +112,9 @@ def require_sampled(sampled: Sampled, left_out: Mapping[NotTrained, int]) -> Non
     if sampled.tokens:
         return
     if sampled.runs:
-        reasons = ", ".join(f"{quantity(n, 'call')}: {why}" for why, n in sorted(sampled.quarantined.items()))
+        reasons, remedies = calls_in_words(sampled.quarantined)
         raise NothingToTrain(
-            f"There is no trainable token in {quantity(sampled.runs, 'trajectory')} ({reasons or 'no call'}).",
-            token_remedies(sampled.quarantined),
+            f"There is no trainable token in {quantity(sampled.runs, 'trajectory')} ({reasons}).", remedies
         )
     if left_out:
         counts, remedies = in_words(left_out)
