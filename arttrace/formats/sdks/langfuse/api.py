@@ -283,6 +283,7 @@ def reward(item: Mapping[str, Any]) -> Reward | None:
         name=str(item.get("name") or "reward"),
         source="judge" if str(item.get("source")).upper() == "EVAL" else "code",
         agent_id=hex_id(observed, 16) if isinstance(observed, str) else None,
+        of_span=isinstance(observed, str),
         explanation=str(item.get("comment") or ""),
         time_ns=time_ns(item.get("timestamp")) or 0,
     )

@@ -1,7 +1,8 @@
 """Spans exported from Braintrust: rows of a project's logs or of an experiment. Pure.
 
 `span_attributes.type` distinguishes calls and tools, `scores` become rewards with their names: a root's of the trace,
-another span's of that span.
+another span's of that span. What a scorer did stands in the trace that it scored, marked as a scorer's (`purpose`):
+it is no part of the run, and its scores are those of the span above it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
 KIND = "braintrust spans"
+_SCORER, _SCORES = "scorer", ("score", "classifier")
+_UNMARKED = "marks of scorers' spans, which older SDKs do not write: what models answered to a scorer is the run's"
 
 
 def recognises(item: dict[str, Any]) -> bool:
@@ -46,6 +49,14 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     if start is None:
         raise ValueError("a span has neither metrics.start nor created")
     kind = str(about.get("type") or "task")
+    error, end = item.get("error"), time_ns(metrics.get("end"))
+    if about.get("purpose") == _SCORER:
+        yield LeftOutItem("spans of scorers")
+        if kind in _SCORES and isinstance(parent, str):
+            yield from _rewards(item, trace_id, parent, hex_id(parent, 16), start)
+        return
+    if kind == _SCORES[0]:
+        yield LeftOutItem(_UNMARKED)
     name = str(about.get("name") or kind)
     given, output = item.get("input"), item.get("output")
     found: Attributes
@@ -72,7 +83,6 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
         }
     else:
         found = {}
-    error, end = item.get("error"), time_ns(metrics.get("end"))
     own = hex_id(id, 16)
     yield SpanRow(
         trace_id=trace_id,
@@ -87,16 +97,23 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
         attributes=said(found),
         scope_name="braintrust-export",
     )
+    # Later than a scorer's of the same name, as of this span: what stands here was corrected by a person.
+    yield from _rewards(item, trace_id, id, None if parent is None else own, max(end or start, start))
+
+
+def _rewards(item: dict[str, Any], trace_id: str, scored: str, span_id: str | None, time: int) -> Iterator[Read]:
+    """The scores of a row as those of the span that was `scored`, or of the run where it has no `span_id`."""
     for score, value in json_object(item.get("scores")).items():
         number = finite(value)
         if number is not None:
             yield Reward(
-                id=f"{trace_id}:{id}:{score}",
+                id=f"{trace_id}:{scored}:{score}",
                 trajectory_id=trace_id,
                 value=number,
                 name=score,
-                agent_id=None if parent is None else own,
-                time_ns=start,
+                agent_id=span_id,
+                time_ns=time,
+                of_span=span_id is not None,
             )
         elif value is not None:
             yield LeftOutItem("scores that are no numbers")

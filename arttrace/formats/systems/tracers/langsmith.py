@@ -105,6 +105,7 @@ def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iter
                 source="judge" if kind == "model" else "code",
                 explanation=str(one.get("comment") or ""),
                 time_ns=time_ns(one.get("created_at")) or start,
+                of_span=item.get("parent_run_id") is not None,
             )
         else:
             yield LeftOutItem("feedback without a score")

@@ -44,6 +44,7 @@ def given(summary: dict[str, Any], trajectory_id: str, agent_id: str | None, tim
         common: dict[str, Any] = {
             "trajectory_id": trajectory_id,
             "agent_id": agent_id,
+            "of_span": agent_id is not None,
             "time_ns": time_ns(one.get("created_at")) or time,
         }
         own = str(one.get("id") or f"{trajectory_id}:{agent_id}:{kind}")
