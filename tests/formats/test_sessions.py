@@ -222,3 +222,33 @@ def test_what_is_said_in_a_long_session_is_read_once(monkeypatch: pytest.MonkeyP
     _, [run] = read(lines(*session))
     assert sorted(len(placed.call.messages) for placed in run.calls) == [2 * at + 1 for at in range(turns)]
     assert len(often) <= 4 * turns
+
+
+@pytest.mark.parametrize("prompt", ["And B.", [{"type": "text", "text": "And B."}]])
+def test_what_the_user_said_while_claude_code_worked_was_given_to_the_model(prompt: Any) -> None:
+    """It stands in an attachment, the time of which is that at which it was typed."""
+    queued = {"type": "queued_command", "prompt": prompt, "commandMode": "prompt"}
+    asked = line("x1", "u9", "user", "Read A.", 10)
+    more = [
+        line("x2", "x1", "assistant", [use("A")], 11, answer="a8"),
+        line("x3", "x2", "user", [done("A", "of A")], 13),
+        line("x4", "x3", "attachment", "", 12, attachment=queued),
+        line("x5", "x4", "attachment", "", 13, attachment={"type": "todo_reminder", "content": []}),
+        line("x6", "x5", "assistant", [{"type": "text", "text": "Both."}], 14, answer="a9"),
+    ]
+    for one in more[2:4]:
+        del one["message"]
+    found, [run] = read(lines(*SESSION, asked, *more))
+    last = run.calls[-1].call
+    assert [(one.role, one.text) for one in last.messages[-2:]] == [("tool", ""), ("user", "And B.")]
+    assert (last.choices[0].message.text, found.left_out) == ("Both.", {"attachments": 1})
+
+
+def test_sub_agents_whose_calls_are_in_files_of_their_own_are_counted_where_they_are_not_there() -> None:
+    started = line(
+        "x1", "u9", "user", [done("A", "found")], 10, toolUseResult={"agentId": "ag1", "status": "completed"}
+    )
+    found, _ = read(lines(*SESSION, started))
+    assert found.left_out == {"sub-agents, whose calls are in files of their own (agent-*.jsonl)": 1}
+    of_it = line("y1", None, "user", "Find.", 9, isSidechain=True, agentId="ag1")
+    assert read(lines(*SESSION, started, of_it))[0].left_out == {}

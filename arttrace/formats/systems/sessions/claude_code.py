@@ -7,7 +7,8 @@ snapshots), those of `system` and `progress` are for the person at the screen: n
 put out. Sidechains are sub-agents, of newer versions in files of their own (`agent-*.jsonl`), which name the session:
 whatever file they come from, they are one run. Answers by the model `<synthetic>` were written by the program: an error
 of the API was given to no later call, another is context. So are those that a branched session copied (`forkedFrom`).
-The system prompt and the tools are not kept; attachments, which the model read beside what was said, are counted.
+What the user said while the model worked is an attachment of its own type, and the user's word; other attachments,
+which the model read beside what was said, are counted. The system prompt and the tools are not kept.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, lacks
-from arttrace.formats.left_out import LeftOutItem
+from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.anthropic_messages import in_openais_form, unread_parts
 from arttrace.records import semconv
 from arttrace.records.message import joined_text
@@ -29,10 +30,13 @@ from arttrace.wire.apis.anthropic.messages import counts
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "claude code sessions"
+_ELSEWHERE = "sub-agents, whose calls are in files of their own (agent-*.jsonl)"
 _NOT_SAID = {"system", "progress", "summary"}
 _BY_THE_PROGRAM = "<synthetic>"
 _PUT_OUT = "local_command"
 """What a command of the program put out, which the next call is given as the user's word."""
+_QUEUED = "queued_command"
+"""What the user said, or a task in the background, while the model worked."""
 _OF_OTHERS = {
     "messages", "traj", "trajectory", "conversation", "conversations", "prompt", "chosen", "preferred_output",
     "request", "steps", "payload", "run_type", "observations",
@@ -56,8 +60,8 @@ class ClaudeSessions:
 
     def take(self, item: dict[str, Any]) -> Iterator[LeftOutItem]:
         """Keeps a line. Raises ValueError for one that was said and has no place."""
-        if item.get("subtype") == _PUT_OUT and isinstance(item.get("content"), str):
-            item = {**item, "type": "user", "message": {"role": "user", "content": item["content"]}}
+        if (told := _told_by_the_way(item)) is not None:
+            item = {**item, "type": "user", "message": {"role": "user", "content": told}}
         kind, id, message = item["type"], item.get("uuid"), item.get("message")
         if kind in ("user", "assistant") and not item.get("isVirtual"):
             if not isinstance(id, str) or not isinstance(item.get("sessionId"), str) or not isinstance(message, dict):
@@ -85,13 +89,27 @@ class ClaudeSessions:
         """How many sessions there are."""
         return len(self._lines)
 
-    def finish(self) -> Iterator[Record]:
+    def finish(self) -> Iterator[Read]:
         """The spans of all sessions."""
         for session, lines in self._lines.items():
             if any("message" in line for line in lines.values()):
                 above = {id for line in lines.values() if isinstance(id := line.get("parentUuid"), str)}
                 missing = len(above - lines.keys())
                 yield from _session(session, lines, lacks(max(missing, self._unread)))
+                started = {json_object(line.get("toolUseResult")).get("agentId") for line in lines.values()}
+                elsewhere = {id for id in started if isinstance(id, str)} - {
+                    line.get("agentId") for line in lines.values()
+                }
+                yield from [LeftOutItem(_ELSEWHERE)] * len(elsewhere)
+
+
+def _told_by_the_way(item: dict[str, Any]) -> str | list[Any] | None:
+    """What a line that is no message gives the next call as the user's word."""
+    attached = json_object(item.get("attachment"))
+    told = attached.get("prompt") if attached.get("type") == _QUEUED else None
+    if item.get("subtype") == _PUT_OUT and isinstance(item.get("content"), str):
+        told = item["content"]
+    return told if isinstance(told, (str, list)) and told else None
 
 
 def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, Any]) -> Iterator[Record]:
