@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from collector_process import collecting
 from gemini_server import answer_of, serve_gemini
 from own_environment import kept_in
-from scripted_server import Asked, Reply, serve_script
+from scripted_server import Asked, Call, Reply, serve_script
 from spool import finished_spans
 
 from arttrace.records.trajectory import Trajectory
@@ -176,15 +177,8 @@ def reacting(asked: Asked) -> Reply:
 @pytest.mark.full
 def test_the_tools_of_dspy_s_react_are_recorded(tmp_path: Path) -> None:
     with serve_script(reacting) as server:
-        settings = {
-            "HOME": str(tmp_path),
-            "OPENAI_API_KEY": "sk-test-0123456789",
-            "OPENAI_API_BASE": server.url,
-            "OPENAI_BASE_URL": server.url,
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        }
         dspy = environments.Framework("DSPy", ("dspy",), "dspy")
-        returned, run = run_twice(dspy, "react_dspy", tmp_path, settings)
+        returned, run = run_twice(dspy, "react_dspy", tmp_path, settings_of(server, tmp_path))
     assert returned == [["It is 42.", "It is 42."]] * 2
     assert (run.incomplete, len(run.calls)) == ("", 8)
     ran = [(tool.name, tool.arguments, tool.result, tool.error, tool.inferred) for tool in run.tool_calls]
@@ -193,6 +187,62 @@ def test_the_tools_of_dspy_s_react_are_recorded(tmp_path: Path) -> None:
         ("search", '{"text":"42"}', None, "LookupError: nothing about 42", False),
         ("finish", "{}", "Completed.", None, False),
     ]
+
+
+def settings_of(server: Any, home: Path) -> dict[str, str]:
+    """What a program's openai client, or LiteLLM, needs to ask a server."""
+    return {
+        "HOME": str(home),
+        "OPENAI_API_KEY": "sk-test-0123456789",
+        "OPENAI_API_BASE": server.url,
+        "OPENAI_BASE_URL": server.url,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "AGNO_TELEMETRY": "false",
+    }
+
+
+def agents_of_calls(run: Trajectory) -> list[tuple[str, str]]:
+    """The agent of each call, with the agent that it stands below."""
+    names = {agent.id: agent.name for agent in run.agents}
+    above = {agent.id: names.get(agent.parent_id or "", "") for agent in run.agents}
+    return [(names[placed.agent_id], above[placed.agent_id]) for placed in run.calls]
+
+
+@pytest.mark.full
+def test_a_run_of_agno_that_is_continued_is_of_its_agent(tmp_path: Path) -> None:
+    def erasing(asked: Asked) -> Reply:
+        if asked.results:
+            return Reply("Done.")
+        if "erase" in asked.tools:
+            return Reply(calls=(Call("erase", {"number": 21}),))
+        return Reply(calls=(Call("delegate_task_to_member", {"member_id": "eraser", "task": "Erase 21"}),))
+
+    with serve_script(erasing) as server:
+        framework = environments.FRAMEWORKS["agno"]
+        returned, run = run_twice(framework, "continued_agno", tmp_path, settings_of(server, tmp_path))
+    assert returned == [["Done."] * 5] * 2
+    assert (run.incomplete, len(run.calls)) == ("", 12)
+    assert Counter(agents_of_calls(run)) == {("eraser", "main"): 8, ("eraser", "desk"): 2, ("desk", "main"): 2}
+    names = {agent.id: agent.name for agent in run.agents}
+    erased = [names[tool.agent_id] for tool in run.tool_calls if tool.result == "21 erased"]
+    assert erased == ["eraser"] * 5
+
+
+@pytest.mark.full
+def test_what_llamaindex_asks_behind_an_agents_steps_is_of_the_agent(tmp_path: Path) -> None:
+    def doubling(asked: Asked) -> Reply:
+        if "Number" in asked.tools or "response_format" in asked.request:
+            return Reply('{"number": 42}', calls=(Call("Number", {"number": 42}),) if asked.tools else ())
+        if asked.tools and (not asked.results or "stopper" in asked.system):
+            return Reply(calls=(Call("double", {"number": 21}, f"call_{len(asked.results)}"),))
+        return Reply("It is 42.")
+
+    with serve_script(doubling) as server:
+        framework = environments.FRAMEWORKS["llamaindex"]
+        returned, run = run_twice(framework, "asked_again_llamaindex", tmp_path, settings_of(server, tmp_path))
+    assert returned[0] == returned[1] == ["{'number': 42}", "It is 42."]
+    assert (run.incomplete, len(run.calls)) == ("", 6)
+    assert Counter(agents_of_calls(run)) == {("former", "main"): 3, ("stopper", "main"): 3}
 
 
 KEYS = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_EC2_METADATA_DISABLED": "true"}

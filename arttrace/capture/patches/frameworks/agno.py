@@ -1,4 +1,5 @@
-"""Hooks Agno: the runs of agents and teams, and `FunctionCall`, which executes each tool with the call's id."""
+"""Hooks Agno: the runs of agents and teams, those too that go on when a person has said yes to a tool, and
+`FunctionCall`, which executes each tool with the call's id."""
 
 from __future__ import annotations
 
@@ -24,8 +25,12 @@ def install_team(module: ModuleType) -> None:
 
 
 def _install(kind: Any) -> None:
-    patch(kind, "run", lambda run: agent_method(run, _name))
-    patch(kind, "arun", lambda arun: agent_method(arun, _name, later=True))  # gives a coroutine or an iterator
+    for name in ("run", "continue_run"):
+        if hasattr(kind, name):
+            patch(kind, name, lambda run: agent_method(run, _name))
+    for name in ("arun", "acontinue_run"):  # which give a coroutine or an iterator
+        if hasattr(kind, name):
+            patch(kind, name, lambda run: agent_method(run, _name, later=True))
 
 
 def _name(agent: Any) -> str:

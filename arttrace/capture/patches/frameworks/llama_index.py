@@ -1,7 +1,8 @@
 """Hooks LlamaIndex's agents, alone and in an `AgentWorkflow`.
 
 A run is a workflow, whose steps are tasks of their own: one step asks the model as one of the agents, another calls a
-tool. An agent's steps in a row are one run of that agent, which ends when another takes over or the workflow is done.
+tool, and the one that reads the answer may ask once more. An agent's steps in a row are one run of that agent, which
+ends when another takes over or the workflow is done.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def install_workflow(module: ModuleType) -> None:
 def _install(kind: Any) -> None:
     patch(kind, "run", _run)
     patch(kind, "run_agent_step", _step)
+    patch(kind, "parse_agent_output", _step)  # asks for structured output, or for the answer where it is to stop early
     patch(kind, "call_tool", _call_tool)
 
 
