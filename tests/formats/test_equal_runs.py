@@ -30,6 +30,15 @@ FORMS: dict[str, dict[str, Any]] = {
             {"step_id": 2, "source": "agent", "message": "Done."},
         ],
     },
+    "atif without a session's id": {
+        "schema_version": "ATIF-v1.6",
+        "session_id": "copilot-cli",
+        "agent": {"name": "copilot-cli", "version": "unknown"},
+        "steps": [
+            {"step_id": 1, "source": "user", "message": "ls"},
+            {"step_id": 2, "source": "agent", "message": "Done."},
+        ],
+    },
     "art": {"messages_and_choices": [SAID[0], {"finish_reason": "stop", "index": 0, "message": SAID[1]}], "reward": 1},
     "conversation": {"messages": SAID, "reward": 1},
     "exchange": {

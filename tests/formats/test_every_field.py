@@ -205,7 +205,7 @@ def test_braintrust() -> None:
     first, failed = WHOLE["calls"]
     assert run == {
         **WHOLE, "metadata": {"user": "ada", "expected": "There"}, "agents": [("agent", None)],
-        "calls": [first, {**failed, "agent": "agent"}], "rewards": [("good", 0.5, "code", None, "", 0.0)],
+        "calls": [first, {**failed, "agent": "agent"}], "rewards": [("good", 0.5, "code", None, "", 9.0)],
     }  # fmt: skip
 
 

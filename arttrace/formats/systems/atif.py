@@ -39,7 +39,7 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     agent = json_object(item.get("agent"))
     name = str(agent.get("name") or "agent")
     own_id = item.get("trajectory_id")
-    key = own_id or item.get("session_id") or origin.id_of(item)
+    key = own_id or _session(item) or origin.id_of(item)
     trace_id = origin.id_of_own(KIND, own_id) if own_id and isinstance(own_id, str) else None
     run = ImportedRun(
         origin.source,
@@ -105,6 +105,13 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
             whose = spans.get(str(given.get("agent_id"))) if given.get("agent_id") else None
             name, reward_id = str(given.get("name", "reward")), str(given.get("id") or f"{run.id}:{given.get('name')}")
             yield Reward(id=reward_id, trajectory_id=run.id, value=value, name=name, agent_id=whose, **fields)
+
+
+def _session(item: dict[str, Any]) -> Any:
+    """The id of the document's session. Where some agents of Harbor's know none it is a word (`unknown`, the agent's
+    name), the same in all documents: one without a digit is no id."""
+    id = item.get("session_id")
+    return id if any(map(str.isdigit, str(id))) else None
 
 
 def _referred(ref: dict[str, Any]) -> str:
