@@ -6,7 +6,6 @@ is current only while the user's code runs: between the steps of a generator it 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,8 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from arttrace.capture.base.annotations import require_function, signature_of
-from arttrace.capture.base.entry_point import EntryPoint, of_function
+from arttrace.capture.base.annotations import binder, function_of, given_to, require_function, signature_of
+from arttrace.capture.base.entry_point import EntryPoint, of_callable
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import content_mode
 from arttrace.capture.context import program
@@ -40,7 +39,6 @@ from arttrace.capture.patches import hooks
 from arttrace.records.values.users_text import plain_text
 from arttrace.wire.content import ContentMode
 
-_PLACEHOLDER = getattr(functools, "Placeholder", object())  # of Python 3.14
 F = TypeVar("F", bound=Callable[..., Any])
 Group = str | Callable[..., str]
 
@@ -95,10 +93,8 @@ class ScopeDecorator:
         if isinstance(fn, cached_property):
             return type(fn)(self._decorated(fn.func))
         plain = getattr(fn, "__func__", fn)
-        function = _function_of(plain)
-        named = plain if hasattr(plain, "__name__") else function
-        function_name = getattr(named, "__name__", type(named).__name__)
-        entry = entry or of_function(function, getattr(named, "__qualname__", function_name))
+        function_name, own = of_callable(plain)
+        entry = entry or own
         hooks.install()
         again = partial(self._decorated, entry=entry)
         return Instrumented(fn, self._wrapper(plain, self._name or function_name, entry), self._kind, again)
@@ -175,7 +171,7 @@ class ScopeDecorator:
 
     def _wrapper(self, plain: Callable[..., Any], name: str, entry: EntryPoint) -> Callable[..., Any]:
         bind: Callable[..., dict[str, Any]] | None = None
-        function = _function_of(plain)
+        function = function_of(plain)
         # The run of a partial object without a name is its function's; what a model gave a tool is the call's alone.
         is_functions = function is not plain and self._kind != "tool" and not hasattr(plain, "__name__")
         at_the_end = sys.is_finalizing  # nothing is recorded then: modules lose their names, ours too
@@ -186,12 +182,12 @@ class ScopeDecorator:
             if scope is not None:
                 try:
                     if bind is None:
-                        bind = _binder(signature_of(function if is_functions else wrapped))
+                        bind = binder(signature_of(function if is_functions else wrapped))
                     if is_functions:
-                        args, kwargs = _given(wrapped, args, kwargs)
+                        args, kwargs = given_to(wrapped, args, kwargs)
                     scope.set_arguments(**bind(args, kwargs))
                     if scope.run.tools is not None:  # else a run would hold the user's module to the very end
-                        scope.function = _function_of(wrapped)
+                        scope.function = function_of(wrapped)
                 except Exception as error:  # noqa: BLE001  rule 1: docs/architecture.md
                     _opening.caught(error)
             return scope
@@ -238,55 +234,9 @@ class ScopeDecorator:
         return in_function
 
 
-def _function_of(fn: Any) -> Any:
-    """What a partial object calls in the end; anything else is it itself."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return fn
-
-
-def _given(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """What the function of a partial object is called with."""
-    while isinstance(fn, partial):
-        left = iter(args)
-        filled = [next(left, each) if each is _PLACEHOLDER else each for each in fn.args]
-        fn, args, kwargs = fn.func, (*filled, *left), {**fn.keywords, **kwargs}
-    return args, kwargs
-
-
 def _text(value: Any) -> str | None:
     """A name or id as text: a number, or a text of numpy's, is none to whoever reads the record."""
     return None if value is None else plain_text(value)
-
-
-def _binder(signature: inspect.Signature) -> Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]:
-    """What gives a call's arguments by name; none where they do not fit, which the call itself is about to say.
-
-    `Signature.bind` takes longer than all else that is noted of a short tool, so it is for the rarer kinds alone.
-    """
-    parameters = signature.parameters
-    defaults = {name: each.default for name, each in parameters.items()}
-    names = tuple(parameters)
-    required = sum(each.default is inspect.Parameter.empty for each in parameters.values())
-
-    def plainly(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        given = len(args)
-        bound = defaults.copy()
-        bound.update(zip(names, args, strict=False))
-        bound.update(kwargs)
-        fits = given <= len(names) == len(bound) and kwargs.keys().isdisjoint(names[:given])
-        return bound if fits and (given >= required or kwargs.keys() >= set(names[given:required])) else {}
-
-    def by_signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            return {}
-        bound.apply_defaults()
-        return bound.arguments
-
-    plain = all(each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for each in parameters.values())
-    return plainly if plain else by_signature
 
 
 @overload

@@ -18,7 +18,7 @@ from chat_server import ChatServer
 from spool import finished_spans
 
 import arttrace
-from arttrace.capture.decorators import _binder
+from arttrace.capture.base.annotations import binder
 from arttrace.capture.export.recorder import Recorder
 
 COUNTED = """
@@ -94,7 +94,7 @@ def functions() -> Iterator[Callable[..., Any]]:
 @pytest.mark.parametrize("function", list(functions()), ids=lambda function: function.__name__)
 def test_arguments_are_bound_as_inspect_binds_them(function: Callable[..., Any]) -> None:
     signature = inspect.signature(function)
-    bind = _binder(signature)
+    bind = binder(signature)
     keywords = [dict(zip(names, (10, 20, 30), strict=False)) for names in itertools.permutations("abc")]
     for args in ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)):
         for given in [{}, *({name: each[name] for name in list(each)[:n]} for each in keywords for n in (1, 2, 3))]:

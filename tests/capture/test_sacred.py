@@ -267,6 +267,7 @@ ELSEWHERE = {
     "the callable given as group": "test_run_values.py",
     "reading a tool's HTTP request": "http_spans/test_http_spans.py",
     "ending the program's trajectory": "test_process.py",
+    "saying what a process was given to do": "test_plain_jobs.py",
     "shipping to the collector": "test_shipper.py",
     "forwarding to a receiver": "test_receivers.py",
     "joining a trajectory of another process": "test_propagation_http.py",
@@ -477,7 +478,7 @@ from pathlib import Path
 import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.patches import hooks
-from arttrace.capture.patches import processes
+from arttrace.capture.patches.processes import pools
 from arttrace.capture.export import lifecycle
 from arttrace.capture.export import summary
 from arttrace.capture.patches import registry as patches
@@ -490,7 +491,7 @@ summary._path = Path(sys.argv[1])  # a directory is no file to write to
 summary.write()
 results = queue.SimpleQueue()
 lifecycle.hand_over = broken
-processes._Results(results).put("the user's")
+pools._Results(results).put("the user's")
 patches.undo = broken
 arttrace.uninstrument()
 print(results.get(), sorted(guard.failures))

@@ -13,8 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from arttrace.capture.base.annotations import function_of
+
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _MODULES = (".py", ".pyc")
+_PROGRAM = ("__main__", "__mp_main__")
+"""The module of the program; the second in a process of `multiprocessing` that was not forked."""
 _NOTEBOOK = ("__vsc_ipynb_file__", "__session__")
 """The variables by which VS Code and ipykernel name its notebook to a cell."""
 
@@ -27,17 +31,25 @@ class EntryPoint(NamedTuple):
     name: str
 
 
+def of_callable(fn: Callable[..., Any]) -> tuple[str, EntryPoint]:
+    """The name of a function, of a partial object or of an object that is called, and the entry point that it is."""
+    function = function_of(fn)
+    named = fn if hasattr(fn, "__name__") else function
+    name = getattr(named, "__name__", type(named).__name__)
+    return name, of_function(function, getattr(named, "__qualname__", name))
+
+
 def of_function(fn: Callable[..., Any], qualname: str) -> EntryPoint:
     """The entry point that a function is. For a script the source is its path, as `__main__` names nothing later."""
     module = str(getattr(fn, "__module__", ""))
     file = _file_of(module)
     source = module
-    if module == "__main__":
+    if module in _PROGRAM:
         spec = getattr(sys.modules.get(module), "__spec__", None)
         source = str(spec.name) if spec is not None else file or module
-    is_in_archive = file is not None and module != "__main__" and not _is_file(Path(file))
+    is_in_archive = file is not None and module not in _PROGRAM and not _is_file(Path(file))
     name = source if file is None or is_in_archive else module_name(file)
-    if file is None and module == "__main__":
+    if file is None and module in _PROGRAM:
         name = _notebook(getattr(fn, "__globals__", {})) or name
     return EntryPoint(f"{source}:{qualname}", f"{name}:{qualname}")
 
@@ -53,6 +65,13 @@ def of_program() -> EntryPoint:
     spec, file = getattr(sys.modules.get("__main__"), "__spec__", None), _file_of("__main__")
     source = str(spec.name).removesuffix(".__main__") if spec is not None else file or sys.argv[0] or "python"
     return EntryPoint(source, source if file is None else module_name(file).removesuffix(".__main__"))
+
+
+def is_of_a_library(fn: Callable[..., Any]) -> bool:
+    """Whether a function is Python's own or of an installed package."""
+    module = str(getattr(function_of(fn), "__module__", ""))
+    file = _file_of(module)
+    return module.partition(".")[0] in sys.stdlib_module_names or (file is not None and _is_installed(Path(file)))
 
 
 def _file_of(module: str) -> str | None:

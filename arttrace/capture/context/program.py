@@ -2,7 +2,8 @@
 
 It begins with the first such call, so that a program whose calls are all inside trajectories of its own has none
 beside them, and ends when the process does. Each process of a program has its own; one that was started inside a
-trajectory is a sub-agent of that.
+trajectory is a sub-agent of that. A process that was given a function to run, or jobs of a pool, has one for each: that
+of the function, with its arguments, which ends when it returns, as the process may be killed as soon as it has.
 
 A command that a rollout has started is one run, however many processes and decorated functions take part in it: the
 first process to record something begins it, and all else is a sub-agent of that.
@@ -13,11 +14,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Mapping
+from copy import copy
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
-from arttrace.capture.base.entry_point import of_program
+from arttrace.capture.base.annotations import arguments_of
+from arttrace.capture.base.entry_point import EntryPoint, is_of_a_library, of_callable, of_program
 from arttrace.capture.base.guard import Guard, SaidLater
 from arttrace.capture.base.ids import random_hex
 from arttrace.capture.base.remote_context import RemoteContext, of_process
@@ -42,6 +47,21 @@ _beginning: int | None = None
 """The thread that begins it: what a rule of the user's calls meanwhile belongs to nothing."""
 _ends = False
 _ending = Guard("ending the program's trajectory", background=True)
+_describing = Guard("saying what a process was given to do")
+
+
+class Work(NamedTuple):
+    """What a process was given to do: a function, by its name and as an entry point, and its arguments."""
+
+    name: str
+    entry: EntryPoint
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+_job: Work | None = None
+_forked = False
 
 
 def enable() -> bool:
@@ -70,6 +90,30 @@ def captures_all() -> bool:
     return _enabled
 
 
+def takes_jobs() -> bool:
+    """Whether what a job does outside a trajectory is recorded."""
+    return _enabled or of_process() is not None
+
+
+def begin_job(job: Work) -> None:
+    """What this process, which is one of a pool, does now is a run of that, if it does anything outside of others; what
+    it did until now is another."""
+    global _job
+    if _scope is not None:
+        end()
+    _job = job
+
+
+def end_job(result: Any, error: BaseException | None) -> None:
+    """The job has returned that, or raised: its run is complete, and what comes later is in another."""
+    global _job
+    if _scope is not None:
+        if error is None:
+            _scope.set_result(result)
+        end(error)
+    _job = None
+
+
 def scope(kind: ScopeKind = "agent") -> Position | None:
     """The position of what happens outside any scope of this process; None where it belongs to nothing.
 
@@ -91,7 +135,7 @@ def scope(kind: ScopeKind = "agent") -> Position | None:
             if inherited is not None:
                 _begin(remote_parent(inherited))
             elif _command is None:
-                _begin(None, _overrides)
+                _begin(None, copy(_overrides) if _forked else _overrides)  # each job is of a rollout's run
             else:
                 _begin_or_join(_command)
         return _scope
@@ -116,18 +160,39 @@ def _begin(parent: Position | None, overrides: RunOverrides | None = None) -> Sc
     run = RunState(id=random_hex(32), project=project) if parent is None else parent.run
     if overrides is not None:
         overrides.apply(run)
-    entry = of_program()
-    name = Path(entry.source).stem or entry.source
+    work = _job or _work_of_process()
+    entry = of_program() if work is None else work.entry
+    name = (Path(entry.source).stem or entry.source) if work is None else work.name
     _beginning = threading.get_ident()
     try:
         scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
     finally:
         _beginning = None
     _scope = scope
-    scope.set_arguments(argv=sys.argv[1:])
+    if (arguments := {"argv": sys.argv[1:]} if work is None else _arguments_of(work)) is not None:
+        scope.set_arguments(**arguments)
     scope.belongs_to(Execution.start(scope.root.execution, owner=threading.main_thread()))
     _end_with_the_process()
     return scope
+
+
+def _arguments_of(work: Work) -> Mapping[str, Any] | None:
+    """None where they cannot be told: the run is then compared with no other."""
+    with _describing:
+        return arguments_of(work.fn, work.args, work.kwargs)
+    return None
+
+
+def _work_of_process() -> Work | None:
+    """What a process of `multiprocessing` was started for; None where a library's function gives it work."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return None
+    current = process.current_process()
+    target = getattr(current, "_target", None)
+    if target is None or is_of_a_library(target):
+        return None
+    return Work(*of_callable(target), target, current._args, current._kwargs)
 
 
 def begun() -> Position | None:
@@ -140,26 +205,31 @@ def _end_with_the_process() -> None:
     if not _ends:
         _ends = True
         lifecycle.before_exit.append(_finish)
-    at_the_end_of_a_multiprocessing_child(_finish, priority=200)
+    at_the_end_of_a_multiprocessing_child(_finish_child, priority=200)
 
 
-def _finish() -> None:
+def _finish(error: BaseException | None = None) -> None:
     with _ending:
         if _scope is not None:
-            _scope.close(getattr(sys, "last_value", None))
+            _scope.close(error or getattr(sys, "last_value", None))
 
 
-def end() -> None:
+def _finish_child() -> None:
+    """Called while what the process ran is being left, by an exception where it raised one."""
+    _finish(sys.exc_info()[1])
+
+
+def end(error: BaseException | None = None) -> None:
     """End the program's trajectory before the program: what is recorded later is in another."""
     global _scope
     with _lock:
-        _finish()
+        _finish(error)
         _scope = None
 
 
 def _after_fork_in_child() -> None:
-    global _lock, _scope, _beginning
-    _lock, _scope, _beginning = native_threads.Lock(), None, None
+    global _lock, _scope, _beginning, _job, _forked
+    _lock, _scope, _beginning, _job, _forked = native_threads.Lock(), None, None, None, True
 
 
 if hasattr(os, "register_at_fork"):

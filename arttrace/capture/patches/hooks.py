@@ -72,13 +72,14 @@ _HOOKS = (
     ("claude_agent_sdk._internal.query", "frameworks.claude_agent.tools:install"),
     ("smolagents.tools", "frameworks.smolagents:install_tools"),
     ("smolagents.agents", "frameworks.smolagents:install_agents"),
-    ("os", "processes:install_os"),
-    ("subprocess", "processes:install_subprocess"),
-    ("multiprocessing.process", "processes:install_process"),
-    ("multiprocessing.pool", "processes:install_pool"),
-    ("concurrent.futures.process", "processes:install_executor"),
+    ("os", "processes.programs:install_os"),
+    ("subprocess", "processes.programs:install_subprocess"),
+    ("multiprocessing.process", "processes.pools:install_process"),
+    ("multiprocessing.pool", "processes.pools:install_pool"),
+    ("concurrent.futures.process", "processes.pools:install_executor"),
+    ("joblib.parallel", "processes.pools:install_joblib"),
     *(
-        (f"{copy}.{module}", "processes:install_cloudpickle")
+        (f"{copy}.{module}", "processes.taken_along:install_cloudpickle")
         for copy in ("cloudpickle", "joblib.externals.cloudpickle", "ray.cloudpickle")
         for module in ("cloudpickle", "cloudpickle_fast")
     ),

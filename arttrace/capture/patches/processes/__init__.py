@@ -1,0 +1,1 @@
+"""What a trajectory starts in other processes is a part of it: programs, processes, jobs of pools."""
