@@ -66,9 +66,9 @@ _IN_AGENT_LIGHTNING = {
 def __getattr__(name: str) -> Any:
     # Loaded on first use: whoever imports only records or the store does not pay for capture.
     if name not in __all__:
-        here = _IN_AGENT_LIGHTNING.get(name)
-        note = f"; Agent Lightning's {name} is here {here}" if here else ""
-        raise AttributeError(f"module 'arttrace' has no attribute {name!r}{note}")
+        from arttrace.system.errors import no_such_name
+
+        raise no_such_name("arttrace", name, _IN_AGENT_LIGHTNING, "Agent Lightning")
     from importlib import import_module
 
     module = import_module(f"arttrace.{_MODULES.get(name, 'capture.api')}")

@@ -24,6 +24,7 @@ from arttrace.loop.remote.runner import ArtClient
 from arttrace.loop.remote.skypilot import SkyPilotBackend
 from arttrace.loop.trajectory import History, Messages, MessagesAndChoices, Tools, Trajectory
 from arttrace.rewards import ruler
+from arttrace.system.errors import no_such_name
 
 __all__ = [
     "ArtClient",
@@ -69,6 +70,7 @@ _IN_ART = {
     "Backend": "LocalBackend, ServerBackend or SkyPilotBackend; a class of your own has their methods",
     "LocalTrainResult": "TrainedSteps, what backend.train(...) returns",
     "MegatronBackend": "LocalBackend, from arttrace.loop",
+    "PipelineTrainer": "`arttrace train --daemon`, which trains as runs become ready",
     "ServerlessBackend": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
     "ServerlessTrainResult": "TrainedSteps, what backend.train(...) returns",
     "TinkerBackend": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
@@ -80,13 +82,19 @@ _IN_ART = {
     "capture_auto_trajectory": "@arttrace.trajectory on the rollout",
     "capture_yielded_trajectory": "@arttrace.trajectory on the rollout",
     "costs": "the tokens of each call, which `arttrace stats` sums up",
+    "convert_litellm_choice_to_openai": "nothing: append litellm's choice as it is",
     "dev": "options of `arttrace serve`, and of model.train(groups, learning_rate=...)",
+    "generate_scenarios": "generate_scenarios, from arttrace.mcp",
+    "get_model_step": "model.get_step()",
+    "init_chat_model": "ChatOpenAI(base_url=model.inference_base_url, api_key=model.inference_api_key, "
+    "model=model.inference_name), whose calls are captured as they are",
     "langgraph": "nothing: a graph's calls are captured as they are",
     "local": "LocalBackend, from arttrace.loop",
     "mcp": "arttrace.mcp",
     "metrics": "model.log(groups, metrics={...}), and metrics of a trajectory or group",
     "pipeline_trainer": "`arttrace train --daemon`, which trains as runs become ready",
     "preprocessing": "nothing: `arttrace show ID --tokens` prints what is trained on",
+    "read_trajectory_groups_parquet": "`arttrace import FILE`",
     "rewards": "from arttrace.rewards import ruler, ruler_score_group",
     "serverless": "ServerBackend(url) or SkyPilotBackend(), on machines of your own",
     "skypilot": "SkyPilotBackend, from arttrace.loop",
@@ -95,6 +103,8 @@ _IN_ART = {
     "types": "Messages, MessagesAndChoices, Tools, TrainConfig and TrainSFTConfig, from arttrace.loop",
     "utils": "retry, limit_concurrency, iterate_dataset, train_sft_from_file, create_sft_dataset_iterator, from "
     "arttrace.loop; append litellm's choices as they are",
+    "wrap_rollout": "nothing: pass the rollout as it is, a graph's calls are captured",
+    "write_trajectory_groups_parquet": "`arttrace dataset --format art`",
     "yield_trajectory": "return art.Trajectory(...) at the end of the rollout",
 }
 """What ART's other names are here."""
@@ -102,5 +112,4 @@ _IN_ART = {
 if not TYPE_CHECKING:  # to a type checker each name that is not in `__all__` is an error
 
     def __getattr__(name: str) -> Any:
-        here = f"; ART's {name} is here {_IN_ART[name]}" if name in _IN_ART else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{here}")
+        raise no_such_name(__name__, name, _IN_ART, "ART")

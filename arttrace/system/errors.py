@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from typing import Final
 
 _LONGEST: Final = 10_000
@@ -70,3 +72,33 @@ class TrainingError(ArttraceError):
 
 class RolloutError(ArttraceError):
     """The user's entry point could not be loaded, or the process that runs it died."""
+
+
+def no_such_name(module: str, name: str, here: Mapping[str, str], library: str) -> AttributeError | ImportError:
+    """What the `__getattr__` of a module raises for a name that it lacks.
+
+    Args:
+        module: The module's name.
+        name: The name that was asked for.
+        here: What names of the other library are here.
+        library: The other library's name.
+
+    Returns:
+        An AttributeError. For `from module import name` an ImportError, where something is said of the name: of an
+        AttributeError Python would say there that the name cannot be imported, and nothing else.
+    """
+    error = f"module {module!r} has no attribute {name!r}"
+    if name not in here:
+        return AttributeError(error)
+    said = f"{library}'s {name} is here {here[name]}"
+    if _is_import(2):
+        return ImportError(f"cannot import name {name!r} from {module!r}; {said}", name=name)
+    return AttributeError(f"{error}; {said}")
+
+
+def _is_import(above: int) -> bool:
+    """Whether the function so many calls above this one's caller is called by a statement that imports a name."""
+    from opcode import opmap
+
+    frame = sys._getframe(above + 1)
+    return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import art_programs
 import pytest
 
@@ -55,19 +57,28 @@ def test_whatever_the_tables_name_is_printed() -> None:
         (arttrace.loop, "metrics", "model.log(groups, metrics={...})"),
         (arttrace.loop, "costs", "arttrace stats"),
         (arttrace.loop, "types", "Messages, MessagesAndChoices, Tools"),
+        (arttrace.loop, "PipelineTrainer", "arttrace train --daemon"),
+        (arttrace.loop, "init_chat_model", "ChatOpenAI(base_url=model.inference_base_url"),
+        (arttrace.loop, "wrap_rollout", "pass the rollout as it is"),
         (arttrace, "emit_reward", "arttrace.reward(value)"),
         (arttrace, "LitAgent", "@arttrace.trajectory"),
         (arttrace, "Trainer", "arttrace train"),
     ],
 )
-def test_a_name_that_another_library_has_is_answered_with_ours(module: object, name: str, remedy: str) -> None:
+def test_a_name_that_another_library_has_is_answered_with_ours(module: ModuleType, name: str, remedy: str) -> None:
     with pytest.raises(AttributeError, match=f"has no attribute '{name}'") as shown:
         getattr(module, name)
     assert remedy in str(shown.value)
+    assert not hasattr(module, name)
+    with pytest.raises(ImportError, match=f"cannot import name '{name}'") as of_import:
+        exec(f"from {module.__name__} import {name}")
+    assert remedy in str(of_import.value)
 
 
 def test_a_name_that_nobody_has_is_an_attribute_error_as_everywhere() -> None:
     for module in (arttrace, arttrace.loop):
         with pytest.raises(AttributeError) as shown:
             module.nothing  # noqa: B018
+        with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+            exec(f"from {module.__name__} import nothing")
         assert str(shown.value) == f"module {module.__name__!r} has no attribute 'nothing'"
