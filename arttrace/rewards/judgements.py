@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from msgspec.structs import replace
 
 from arttrace.records.group import Group
 from arttrace.records.message import canonical_json
 from arttrace.records.record import Record
-from arttrace.records.reward import JUDGE, Judgement, Reward
+from arttrace.records.reward import JUDGE, Judgement, Reward, reward_clock
+from arttrace.rewards.combine import Rewarded
 from arttrace.rewards.judge_prompt import DEFAULT_RUBRIC
 from arttrace.rewards.selection import judgeable
 
@@ -55,7 +59,7 @@ def rewards_from(judgement: Judgement) -> list[Reward]:
     """
     return [
         Reward(
-            id=f"{RULER}:{trajectory_id}",
+            id=_reward_id(trajectory_id),
             trajectory_id=trajectory_id,
             value=score,
             name=RULER,
@@ -75,3 +79,34 @@ def to_store(judgement: Judgement) -> list[Record]:
     no group is marked as judged without its rewards.
     """
     return [*rewards_from(judgement), judgement]
+
+
+class ScoredRun(Rewarded, Protocol):
+    """A Trajectory, or the summary of one."""
+
+    @property
+    def id(self) -> str: ...
+
+
+def score_that_counts(run: ScoredRun) -> Reward | None:
+    """The reward of a judgement that counts for a run."""
+    return next((one for one in run.rewards if one.id == _reward_id(run.id)), None)
+
+
+def counting_again(judgement: Judgement, counting: Mapping[str, Reward]) -> list[Reward]:
+    """The rewards of a stored judgement that another one has replaced since, such as one by another rubric, with times
+    by which they count again.
+
+    Args:
+        judgement: What its judge need not be asked for again.
+        counting: The reward of each run that `score_that_counts`; a run without has had its own taken back.
+    """
+    return [
+        replace(own, time_ns=reward_clock.now_ns(now.time_ns))
+        for own in rewards_from(judgement)
+        if (now := counting.get(own.trajectory_id)) is not None and now.judgement_id != judgement.id
+    ]
+
+
+def _reward_id(trajectory_id: str) -> str:
+    return f"{RULER}:{trajectory_id}"

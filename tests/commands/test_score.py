@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from arttrace.commands import main
@@ -178,6 +179,38 @@ def test_groups_are_scored_stored_and_never_paid_for_twice(
     assert len(judge_server.requests) == 3, "a group that grew is judged anew, the other is not"
     score("--rubric", "Prefer plums.")
     assert len(judge_server.requests) == 5, "another rubric is another judgement"
+
+
+def test_the_scores_of_a_rubric_that_is_gone_back_to_count_again(
+    data: DataDir, judge_server: Any, spool_run: Callable[..., str], score: Callable[..., Outcome]
+) -> None:
+    """They are paid for; the rewards were still those of the rubric in between, in silence."""
+    right, wrong, taken_back = spool_run("pears", "6"), spool_run("pears", "9"), spool_run("pears", "8")
+    other = json.dumps({"scores": [{"trajectory_id": id, "explanation": "no", "score": 0.3} for id in "123"]})
+
+    def counting() -> dict[str, list[float]]:
+        with Store.open(data) as store:
+            return {run.id: [one.value for one in run.rewards] for run in store.trajectories()}
+
+    assert score().code == 0
+    judge_server.script = [judge_server.says(other)]
+    assert score("--rubric", "Prefer plums.").code == 0
+    assert counting() == {right: [0.3], wrong: [0.3], taken_back: [0.3]}
+    with Store.open(data) as store:
+        [run] = store.trajectories(ids=[taken_back])
+        store.append([msgspec.structs.replace(run.rewards[0], counts=False, time_ns=run.rewards[0].time_ns + 1)])
+
+    said = "1 group has its earlier scores by this judge and rubric again"
+    planned = score("--dry-run")
+    assert said.replace("has", "would have") in planned.out
+    assert json.loads(score("--dry-run", "--json").out)["again"] == 1
+    assert counting()[right] == [0.3]
+    assert said in score().out
+    assert counting() == {right: [1.0], wrong: [0.0], taken_back: []}
+    assert said not in score().out
+    assert json.loads(score("--rubric", "Prefer plums.", "--json").out)["again"] == 1
+    assert counting() == {right: [0.3], wrong: [0.3], taken_back: []}
+    assert len(judge_server.requests) == 2, "nothing is paid for twice"
 
 
 def test_a_run_with_a_prompt_that_was_cut_is_left_out_and_counted(

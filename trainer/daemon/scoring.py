@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from arttrace.records.group import Group
+from arttrace.records.record import Record
 from arttrace.records.reward import Judgement
-from arttrace.rewards import DEFAULT_RUBRIC, judgement_key, score_groups
+from arttrace.rewards import DEFAULT_RUBRIC, judgement_key, score_groups, to_store
+from arttrace.rewards.judgements import counting_again, score_that_counts
 from arttrace.store import AnyStore
 from arttrace.system.errors import JudgeError, MayPass
 
@@ -36,16 +38,27 @@ def judge(
     store: AnyStore,
     groups: Sequence[Group],
     terms: JudgeTerms,
-    keep: Callable[[Judgement], None],
+    keep: Callable[[Sequence[Record]], None],
     failed: dict[str, JudgeError],
 ) -> dict[str, JudgeError]:
-    """Judge the groups that have no judgement yet; `keep` stores each as soon as it is there. By key, `failed` has the
+    """Judge the groups that have no judgement yet; `keep` stores each as soon as it is there, and first the rewards of
+    those that are there, where another judgement has replaced them since. By key, `failed` has the
     groups whose judgement failed for good, with why: they are paid for, and are not asked about again. Returns those
     whose judgement failed in a way that may pass.
 
     Raises JudgeUnavailable that does not pass.
     """
-    due = [group for group in groups if group.key not in failed and store.judgement(terms.key(group)) is None]
+    due: list[Group] = []
+    again: list[Record] = []
+    for group in groups:
+        if group.key not in failed:
+            if (judgement := store.judgement(terms.key(group))) is None:
+                due.append(group)
+            else:
+                counting = {run.id: score for run in group.trajectories if (score := score_that_counts(run))}
+                again += counting_again(judgement, counting)
+    if again:
+        keep(again)
     if not due:
         return {}
     params: dict[str, Any] = {"api_base": terms.base_url} if terms.base_url else {}
@@ -57,7 +70,7 @@ def judge(
                 params,
                 terms.rubric,
                 votes=terms.votes,
-                on_judged=lambda _, judgement: keep(judgement),
+                on_judged=lambda _, judgement: keep(to_store(judgement)),
             )
         )
     except JudgeError as error:

@@ -29,10 +29,10 @@ import msgspec
 
 from arttrace.records.group import Group
 from arttrace.records.policy import Consumed, PolicyStep, version_rewards
+from arttrace.records.record import Record
 from arttrace.records.reward import Judgement
 from arttrace.records.values.units import duration_text, quantity
 from arttrace.records.values.users_text import error_line
-from arttrace.rewards import to_store
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.store import AnyStore
 from arttrace.store.access.late_spans import late
@@ -289,9 +289,9 @@ class Daemon:
         have to wait for the judge: then the next plan is made, of those that are scored and of others."""
         scored_keys: list[str] = []
 
-        def keep(judgement: Judgement) -> None:
-            self._retry(lambda: self._live_scores.append(self._store, to_store(judgement)))
-            scored_keys.append(judgement.group)
+        def keep(records: Sequence[Record]) -> None:
+            self._retry(lambda: self._live_scores.append(self._store, records))
+            scored_keys.extend(one.group for one in records if isinstance(one, Judgement))
 
         failed: dict[str, JudgeError] = {}
         began = time.monotonic()

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import click
@@ -22,13 +23,13 @@ from arttrace.commands.shared.options import json_option, store_option
 from arttrace.commands.shared.progress import BESIDE_LINES_S, Progress
 from arttrace.commands.shared.run_filters import run_filters_of_complete_runs
 from arttrace.records.group import Group
-from arttrace.records.reward import Judgement
+from arttrace.records.reward import Judgement, Reward
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.units import quantity
 from arttrace.rewards import to_store
 from arttrace.rewards.judge import score_loaded
 from arttrace.rewards.judge_calls import Judge, load_litellm
-from arttrace.rewards.judgements import key_of_runs
+from arttrace.rewards.judgements import counting_again, key_of_runs, score_that_counts
 from arttrace.rewards.langfuse_scores import LangfuseScores
 from arttrace.rewards.selection import judgeable, not_judged
 from arttrace.store import AnyStore
@@ -55,11 +56,13 @@ class _DueGroup(msgspec.Struct, frozen=True):
 
 
 class _DueGroups(msgspec.Struct, frozen=True):
-    """The groups to score: `due` ones are not judged yet, `judged` ones are, by this judge and rubric. The judge is not
-    shown `singletons`, `incomplete` runs, and those with `unread` calls."""
+    """The groups to score: `due` ones are not judged yet, `judged` ones are, by this judge and rubric; `again` has by
+    group the rewards of those that another judgement has replaced since. The judge is not shown `singletons`,
+    `incomplete` runs, and those with `unread` calls."""
 
     due: list[_DueGroup]
     judged: list[Judgement]
+    again: list[list[Reward]]
     singletons: int
     incomplete: int
     unread: int
@@ -74,6 +77,13 @@ class _DueGroups(msgspec.Struct, frozen=True):
             )
             if count
         ]
+
+    def has_again(self, has: str, have: str) -> str:
+        """What is said of `again`; empty where there is none."""
+        if not self.again:
+            return ""
+        each = f"{has} its" if len(self.again) == 1 else f"{have} their"
+        return f"{quantity(len(self.again), 'group')} {each} earlier scores by this judge and rubric again"
 
 
 @click.command()
@@ -136,6 +146,8 @@ def command(
         if dry_run:
             _show_due(plan, votes, as_json)
             return
+        if plan.again:
+            scores.append(store, list(chain.from_iterable(plan.again)))
         total, done = len(plan.due), 0
         bar = Progress(total, "groups", every_s=BESIDE_LINES_S, tells_short=False)
 
@@ -180,8 +192,10 @@ def _given(*options: str) -> list[str]:
 
 def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: int) -> _DueGroups:
     known: dict[str, tuple[int, str, str, NotTrained | None]] = {}
+    counting: dict[str, Reward] = {}
     for page in matching_pages(store, wanted):
         known.update((run.id, (run.start_ns, run.revision, run.group, not_judged(run))) for run in page)
+        counting.update((run.id, score) for run in page if (score := score_that_counts(run)))
     groups: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     left_out: Counter[NotTrained] = Counter()
     for id, (_, revision, group, reason) in sorted(known.items(), key=lambda item: (item[1][0], item[0])):
@@ -202,7 +216,8 @@ def _plan(store: AnyStore, judge: str, rubric: str, wanted: RunFilter, votes: in
         else:
             judged.append(judgement)
     alone = len(groups) - len(several)
-    return _DueGroups(due, judged, alone, left_out[NotTrained.INCOMPLETE], left_out[NotTrained.UNREADABLE])
+    again = [rewards for judgement in judged if (rewards := counting_again(judgement, counting))]
+    return _DueGroups(due, judged, again, alone, left_out[NotTrained.INCOMPLETE], left_out[NotTrained.UNREADABLE])
 
 
 def _stored(store: AnyStore, keys: Iterable[str]) -> set[str]:
@@ -233,6 +248,7 @@ def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
             {
                 "due": due,
                 "judged": len(plan.judged),
+                "again": len(plan.again),
                 "singletons": plan.singletons,
                 "incomplete": plan.incomplete,
                 "unread": plan.unread,
@@ -242,7 +258,7 @@ def _show_due(plan: _DueGroups, votes: int, as_json: bool) -> None:
     requests = quantity(len(plan.due) * votes, "request")
     click.echo(f"{quantity(len(plan.due), 'group')} ({quantity(runs, 'run')}) would be scored, in {requests} at least.")
     click.echo(f"  {quantity(len(plan.judged), 'group')} scored already by this judge and rubric.")
-    for text in plan.left_out():
+    for text in filter(None, (plan.has_again("would have", "would have"), *plan.left_out())):
         click.echo(f"  {text}")
 
 
@@ -281,6 +297,7 @@ def _document(
     return {
         "groups": [msgspec.to_builtins(judgement) for judgement in judgements],
         "scored_now": scored_now,
+        "again": len(plan.again),
         "failed": [{"group": key, "error": error.message} for key, error in failed],
         "singletons": plan.singletons,
         "incomplete": plan.incomplete,
@@ -313,7 +330,7 @@ def _show(
         console.print(table)
     total = len(judgements) + len(failed)
     notes = [f"{scored_now} of {quantity(total, 'group')} scored now, {len(judgements) - scored_now} before"]
-    console.print("; ".join([*notes, *plan.left_out()]) + ".", highlight=False, markup=False, soft_wrap=True)
+    console.print("; ".join(filter(None, [*notes, plan.has_again("has", "have"), *plan.left_out()])) + ".", highlight=False, markup=False, soft_wrap=True)
     for key, error in failed:
         console.print(
             f"not scored: {_name(key)}: {printable(error.message)}",

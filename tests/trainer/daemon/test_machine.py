@@ -15,9 +15,13 @@ from daemon_site import Site, until
 from recorded_runs import recorded_group
 
 from arttrace.records import semconv
-from arttrace.records.reward import Reward
+from arttrace.records.reward import Judgement, Reward
 from arttrace.records.span import SpanRow
+from arttrace.rewards import judgement_key, to_store
+from arttrace.rewards.judgements import rubric_hash
 from arttrace.system.errors import TrainingError
+from arttrace.trajectories.groups import group_trajectories
+from trainer.daemon.scoring import JudgeTerms
 from trainer.daemon.state import DaemonState, PlannedGroup, StepPlan, last_look, read_state, write_state
 from trainer.output.log import Problem
 
@@ -184,3 +188,19 @@ def test_a_step_takes_fewer_groups_when_no_more_come(site: Site) -> None:
     site.group("only", 0.0, 1.0)
     site.run(max_steps=1, min_groups=4, max_wait=0.05)
     assert site.learner.trained == [{"only-0", "only-1"}]
+
+
+def test_what_its_judge_said_counts_where_another_rubric_was_tried_since(site: Site) -> None:
+    """It is not asked again, and the step was made of the other rubric's scores."""
+    site.group("g", None, None)
+    [group] = group_trajectories(site.store.trajectories())
+    terms = JudgeTerms("openai/stand-in", "http://127.0.0.1:9/v1")
+    for time_ns, rubric, scores in ((1, terms.rubric, (0.0, 1.0)), (2, "Prefer plums.", (0.3, 0.3))):
+        key = judgement_key(group, terms.model, rubric)
+        by_run = {run.id: score for run, score in zip(group.trajectories, scores, strict=True)}
+        site.store.append(
+            to_store(Judgement(rubric, key, group.key, terms.model, rubric_hash(rubric), by_run, time_ns=time_ns))
+        )
+    assert site.run(terms).state.step == 1
+    rewards = [[one.value for one in run.rewards] for run in site.store.trajectories()]
+    assert sorted(rewards) == [[0.0], [1.0]]
