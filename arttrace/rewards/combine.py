@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.values.equal_rewards import exact_mean
@@ -55,24 +55,44 @@ def reward_from_code(trajectory: Rewarded) -> float | None:
 AnyRewarded = TypeVar("AnyRewarded", bound=Rewarded)
 
 
-def rewards_on_one_scale(runs: Iterable[AnyRewarded]) -> tuple[list[tuple[AnyRewarded, float]], int]:
-    """Of one group, the runs that have rewards which say which is better, with these, and how many others have one.
+Compared = list[tuple[AnyRewarded, float]]
+"""Runs with their rewards, which say which of them is better."""
 
-    A reward with a judge's score in it is on another scale than one from code alone: see `judged_part_counts`.
+
+def rewards_on_one_scale(runs: Iterable[AnyRewarded]) -> tuple[list[Compared[AnyRewarded]], int]:
+    """Of one group, the runs whose rewards can be compared, each part by itself, and how many others have a reward.
+
+    A reward with a judge's score in it is on another scale than one from code alone: the larger part of the group
+    counts, and of two equal parts the judged one. A judge scores runs against each other: what it said of some at one
+    time is another scale than what was said of others at another time, or by another judge or rubric.
     """
-    judged: list[tuple[AnyRewarded, float]] = []
-    by_code: list[tuple[AnyRewarded, float]] = []
+    on_scale: dict[str, Compared[AnyRewarded]] = {}
     for run in runs:
         reward = trajectory_reward(run)
         if reward is not None:
-            (judged if is_judged(run) else by_code).append((run, reward))
-    return (judged, len(by_code)) if judged_part_counts(len(judged), len(by_code)) else (by_code, len(judged))
+            on_scale.setdefault(scale_of(run), []).append((run, reward))
+    counts = scales_that_count({scale: len(part) for scale, part in on_scale.items()})
+    left = sum(len(part) for scale, part in on_scale.items() if scale not in counts)
+    return [part for scale, part in on_scale.items() if scale in counts], left
 
 
-def judged_part_counts(judged: int, by_code: int) -> bool:
-    """Of a group with so many rewards on either scale, which part is compared: the larger one, and of two equal parts
-    the judged one."""
-    return judged >= by_code
+BY_CODE: Final = ""
+"""The scale of rewards from code alone."""
+
+
+def scale_of(run: Rewarded) -> str:
+    """What the reward of a run can be compared on: the name and the judgement of the judge's score in it."""
+    score = _judged(run)
+    return BY_CODE if score is None else f"{score.name} {score.judgement_id or ''}"
+
+
+def scales_that_count(counts: Mapping[str, int]) -> set[str]:
+    """Of a group with so many rewards on each scale, those on which some are compared; of those on which one run stands
+    alone the last, where there is no other."""
+    judged = {scale: count for scale, count in counts.items() if scale != BY_CODE}
+    if sum(judged.values()) < counts.get(BY_CODE, 0):
+        return {BY_CODE}
+    return {scale for scale, count in judged.items() if count > 1} or set(list(judged)[-1:])
 
 
 def is_too_large(trajectory: Rewarded) -> bool:

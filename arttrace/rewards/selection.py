@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from arttrace.records.group import Group
 from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.records.values.equal_rewards import are_equal
-from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
+from arttrace.rewards.combine import Compared, rewards_on_one_scale, trajectory_reward
 
 
 class JudgedRun(Protocol):
@@ -95,15 +95,12 @@ class Preferences:
 def good_runs(
     groups: Sequence[Group], *, min_reward: float | None = None, used: Collection[str] = frozenset()
 ) -> GoodRuns:
-    """All runs rewarded with at least `min_reward`; without it the best of each group whose rewards differ (rejection
-    sampling). The runs `used`, by id, were learned before: they are not taken again, and the second best is not the
-    best because of that."""
+    """All runs rewarded with at least `min_reward`; without it the best of each group, or of what one judgement scored
+    of it, whose rewards differ (rejection sampling). The runs `used`, by id, were learned before: they are not taken
+    again, and the second best is not the best because of that."""
     runs: list[Trajectory] = []
     left_out: Counter[NotTrained] = Counter()
-    for group in groups:
-        rewarded = _rewarded(group, left_out) if min_reward is None else _with_rewards(group, left_out)
-        if not rewarded:
-            continue
+    for rewarded in _parts(groups, left_out, compares=min_reward is None):
         values = [reward for _, reward in rewarded]
         new = [(run, reward) for run, reward in rewarded if run.id not in used]
         if min_reward is None and are_equal(values):
@@ -121,8 +118,8 @@ def preferences(groups: Sequence[Group], *, min_gap: float = 0.1) -> Preferences
     their rewards differ, and are at least `min_gap` apart; no run is in two pairs."""
     pairs: list[tuple[Trajectory, Trajectory]] = []
     left_out: Counter[NotTrained] = Counter()
-    for group in groups:
-        ranked = sorted(_rewarded(group, left_out), key=lambda one: (-one[1], one[0].start_ns, one[0].id))
+    for part in _parts(groups, left_out):
+        ranked = sorted(part, key=lambda one: (-one[1], one[0].start_ns, one[0].id))
         if len(ranked) == 1:
             left_out[NotTrained.ALONE] += 1
             continue
@@ -141,18 +138,25 @@ def _are_apart(better: float, worse: float, min_gap: float) -> bool:
 
 def equal_groups(groups: Sequence[Group]) -> int:
     """How many groups of several rewarded runs have equal rewards."""
-    rewards = [[reward for _, reward in _rewarded(group, Counter())] for group in groups]
+    rewards = [[reward for _, reward in part] for part in _parts(groups, Counter())]
     return sum(1 for values in rewards if len(values) > 1 and are_equal(values))
 
 
-def _rewarded(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:
-    """The runs that can be compared."""
-    rewarded, others = rewards_on_one_scale(run for run, _ in _with_rewards(group, left_out))
-    left_out[NotTrained.REWARDED_OTHERWISE] += others
-    return rewarded
+def _parts(
+    groups: Sequence[Group], left_out: Counter[NotTrained], *, compares: bool = True
+) -> Iterator[Compared[Trajectory]]:
+    """The rewarded runs of each group: in parts that can be compared, or together."""
+    for group in groups:
+        rewarded = _with_rewards(group, left_out)
+        if compares:
+            parts, others = rewards_on_one_scale(run for run, _ in rewarded)
+            left_out[NotTrained.REWARDED_OTHERWISE] += others
+            yield from parts
+        elif rewarded:
+            yield rewarded
 
 
-def _with_rewards(group: Group, left_out: Counter[NotTrained]) -> list[tuple[Trajectory, float]]:
+def _with_rewards(group: Group, left_out: Counter[NotTrained]) -> Compared[Trajectory]:
     found, reasons = trainable(group.trajectories)
     rewarded = [(run, reward) for run in found if (reward := trajectory_reward(run)) is not None]
     left_out.update(reasons)

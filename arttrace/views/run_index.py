@@ -15,7 +15,7 @@ from itertools import groupby
 import msgspec
 
 from arttrace.records.values.equal_rewards import are_equal, exact_mean
-from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
+from arttrace.rewards.combine import scale_of, scales_that_count, trajectory_reward
 from arttrace.rewards.selection import never_trained_on
 from arttrace.store import AnyStore, TrajectorySummary
 from arttrace.store.access.summary_pages import summary_pages
@@ -23,14 +23,14 @@ from arttrace.store.bounded_parts import sized_parts
 from arttrace.views.run_filter import RunFilter, chosen, ids_with_text
 
 _TABLES = """
-CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL, judged INTEGER,
+CREATE TABLE runs (id TEXT PRIMARY KEY, key TEXT, start INTEGER, wanted INTEGER, reward REAL, scale TEXT,
     spans INTEGER) WITHOUT ROWID;
 CREATE TABLE numbers (id TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID;
-CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER, mean REAL, equal INTEGER, judged INTEGER) WITHOUT ROWID;
+CREATE TABLE groups (key TEXT PRIMARY KEY, members INTEGER) WITHOUT ROWID;
+CREATE TABLE compared (key TEXT, scale TEXT, mean REAL, equal INTEGER, PRIMARY KEY (key, scale)) WITHOUT ROWID;
 """
-_PLACES = """SELECT id, number, members,
-    CASE WHEN runs.judged = groups.judged THEN (reward - mean) * (NOT equal) END
-    FROM runs JOIN numbers USING (id) JOIN groups USING (key)"""
+_PLACES = """SELECT id, number, members, (reward - mean) * (NOT equal)
+    FROM runs JOIN numbers USING (id) JOIN groups USING (key) LEFT JOIN compared USING (key, scale)"""
 _BY_GROUP = """SELECT id, key, spans FROM (
     SELECT id, key, spans, start, min(start) OVER same AS first,
         first_value(id) OVER (same ORDER BY start, id) AS first_id
@@ -98,20 +98,21 @@ class RunIndex:
     def number_groups(self) -> None:
         """Finds what `places` names; all runs are compared, those too that do not match."""
         insert = self._table.execute
-        ordered = insert("SELECT key, id, reward, judged FROM runs ORDER BY key, start, id")
+        ordered = insert("SELECT key, id, reward, scale FROM runs ORDER BY key, start, id")
         for key, members in groupby(ordered, key=lambda row: row[0]):
-            by_code, judged = rewards = array("d"), array("d")
+            rewards: dict[str, array[float]] = {}
             count = 0
-            for _, id, reward, with_judge in members:
+            for _, id, reward, scale in members:
                 insert("INSERT INTO numbers VALUES (?, ?)", [id, count])
                 count += 1
                 if reward is not None:
-                    rewards[with_judge].append(reward)
+                    rewards.setdefault(scale, array("d")).append(reward)
             if count > 1:
-                scale = judged_part_counts(len(judged), len(by_code))
-                compared = rewards[scale]
-                mean = exact_mean(compared) if len(compared) > 1 else None
-                insert("INSERT INTO groups VALUES (?, ?, ?, ?, ?)", [key, count, mean, are_equal(compared), scale])
+                insert("INSERT INTO groups VALUES (?, ?)", [key, count])
+            for scale in scales_that_count({scale: len(values) for scale, values in rewards.items()}):
+                if len(values := rewards[scale]) > 1:
+                    row = [key, scale, exact_mean(values), are_equal(values)]
+                    insert("INSERT INTO compared VALUES (?, ?, ?, ?)", row)
 
     def places(self, ids: list[str]) -> dict[str, Place]:
         """Of those of these runs that are in a group of two or more."""
@@ -120,9 +121,9 @@ class RunIndex:
         return {id: Place(number, of, advantage) for id, number, of, advantage in rows}
 
 
-def _reward(run: TrajectorySummary) -> tuple[float | None, bool]:
-    """The reward by which it is compared, if it is, and whether a judge's score is in it."""
-    return None if never_trained_on(run) else trajectory_reward(run), is_judged(run)
+def _reward(run: TrajectorySummary) -> tuple[float | None, str]:
+    """The reward by which it is compared, if it is, and on which scale that is."""
+    return None if never_trained_on(run) else trajectory_reward(run), scale_of(run)
 
 
 def _spans(run: TrajectorySummary) -> int:

@@ -172,3 +172,18 @@ def test_only_runs_that_can_be_compared_have_an_advantage(store: Store) -> None:
         None,
         None,
     ]
+
+
+def test_runs_that_were_judged_apart_have_no_place_beside_each_other(store: Store) -> None:
+    """What a judge said of two runs is another scale than what it said of two others."""
+    scores = (0.9, 0.7, 0.1, 0.3, 1.0)
+    judgements = [
+        Reward(f"ruler:h-{number}", f"h-{number}", value, source=JUDGE, judgement_id=f"judgement {number // 2}")
+        for number, value in enumerate(scores)
+    ]
+    store.append([*recorded_group("h", [None] * 5), *judgements])
+    with RunIndex(store, RunFilter(group="h")) as runs:
+        runs.number_groups()
+        places = runs.places([f"h-{number}" for number in range(5)])
+    advantages = [places[f"h-{number}"].advantage for number in range(5)]
+    assert (advantages[:4], advantages[4]) == (pytest.approx([0.1, -0.1, -0.1, 0.1]), None)

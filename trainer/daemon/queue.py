@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from arttrace.records.sequence import NotTrained
-from arttrace.rewards.combine import is_judged, judged_part_counts, trajectory_reward
+from arttrace.rewards.combine import scale_of, scales_that_count, trajectory_reward
 from arttrace.rewards.selection import not_judged
 from arttrace.store import TrajectorySummary
 from trainer.daemon.state import PlannedGroup, Queue
@@ -80,9 +80,7 @@ def _why_not(one: TrajectorySummary, terms: ReadyTerms) -> NotTrained | None:
 
 
 def _on_one_scale(runs: list[TrajectorySummary], terms: ReadyTerms) -> list[TrajectorySummary]:
-    """Those that a step will compare: where there is a judge, it scores all that it can read."""
-    judged: list[TrajectorySummary] = []
-    by_code: list[TrajectorySummary] = []
-    for one in runs:
-        (judged if is_judged(one) or not (terms.rewarded or not_judged(one)) else by_code).append(one)
-    return judged if judged_part_counts(len(judged), len(by_code)) else by_code
+    """Those that a step will compare: where there is a judge, it scores all that it can read, against each other."""
+    scales = [scale_of(one) if terms.rewarded or not_judged(one) else "of the judge" for one in runs]
+    counts = scales_that_count(Counter(scales))
+    return [one for one, scale in zip(runs, scales, strict=True) if scale in counts]

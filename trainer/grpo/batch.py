@@ -89,10 +89,9 @@ def make_batch(
     for group in groups:
         runs = [run for run in group.trajectories if run.id not in refused]
         left_out[NotTrained.OTHER_WEIGHTS] += len(group.trajectories) - len(runs)
-        scored, reasons = compared(runs, policy=policy, step=step, max_staleness=max_staleness, made=made)
+        parts, reasons = compared(runs, policy=policy, step=step, max_staleness=max_staleness, made=made)
         left_out.update(reasons)
-        if scored:
-            chosen.append(scored)
+        chosen += parts
     rewards = [tuple(reward for _, reward in scored) for scored in chosen]
     by_role = [_agent_rewards([trajectory for trajectory, _ in scored]) for scored in chosen]
     scaling = _Scaling(scale, std_floor, rewards, by_role)

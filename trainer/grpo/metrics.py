@@ -18,7 +18,7 @@ import msgspec
 from arttrace.records.group import Group
 from arttrace.records.reward import Judgement
 from arttrace.records.values.equal_rewards import are_equal, exact_mean
-from arttrace.rewards.combine import trajectory_reward
+from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from trainer.grpo.batch import TrainingBatch, agents_differ
 from trainer.learner.interface import StepMetrics
 
@@ -86,8 +86,14 @@ def group_rewards(groups: Sequence[Group]) -> Iterator[GroupReward]:
     for group in groups:
         values = [reward for one in group.trajectories if (reward := trajectory_reward(one)) is not None]
         if values:
-            spread = 0.0 if are_equal(values) else max(values) - min(values)
+            spread = max(
+                _spread([reward for _, reward in part]) for part in rewards_on_one_scale(group.trajectories)[0]
+            )
             yield GroupReward(group.key, len(values), exact_mean(values), spread, agents_differ(group.trajectories))
+
+
+def _spread(values: Sequence[float]) -> float:
+    return 0.0 if are_equal(values) else max(values) - min(values)
 
 
 OF_AN_AGENT: Final = "reward_mean/"

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from arttrace.records.policy import answered
 from arttrace.records.reward import Reward
 from arttrace.records.sequence import NotTrained
-from arttrace.rewards.combine import is_too_large, rewards_on_one_scale
+from arttrace.rewards.combine import Compared, is_too_large, rewards_on_one_scale
 from arttrace.rewards.selection import never_trained_on
 from arttrace.store.rows.summary import TrajectorySummary
 from trainer.policies.made_here import MadeHere
@@ -79,8 +79,8 @@ def choose(
         found, reasons = compared(runs, policy=policy, step=step, max_staleness=max_staleness, made=made)
         left_out.update(reasons)
         if found:
-            counted, rewards = zip(*((one.id, reward) for one, reward in found), strict=True)
-            oldest = max(staleness(one, step, policy) for one, _ in found)
+            counted, rewards = zip(*((one.id, reward) for part in found for one, reward in part), strict=True)
+            oldest = max(staleness(one, step, policy) for part in found for one, _ in part)
             groups.append(Chosen(key, tuple(one.id for one in runs), counted, rewards, oldest))
     return Selection(tuple(groups), dict(left_out))
 
@@ -92,9 +92,9 @@ def compared(
     step: int,
     max_staleness: int | None = None,
     made: MadeHere | None = None,
-) -> tuple[list[tuple[AnyRun, float]], Counter[NotTrained]]:
-    """Of one group, the complete runs with rewards on one scale, at least two or none, and how many are left out by
-    reason. A run that is alone in its group needs company before a reward."""
+) -> tuple[list[Compared[AnyRun]], Counter[NotTrained]]:
+    """Of one group, the complete runs with rewards, in parts of one scale, each of at least two, and how many are left
+    out by reason. A run that is alone in its group needs company before a reward."""
     left_out: Counter[NotTrained] = Counter()
     whole: list[AnyRun] = []
     for run in runs:
@@ -102,15 +102,16 @@ def compared(
             left_out[reason] += 1
         else:
             whole.append(run)
-    scored, others = rewards_on_one_scale(whole)
-    unrewarded = len(whole) - len(scored) - others
+    parts, others = rewards_on_one_scale(whole)
+    scored = sum(map(len, parts))
+    unrewarded = len(whole) - scored - others
     if others:
         left_out[NotTrained.REWARDED_OTHERWISE] += others
     if len(whole) > 1 and unrewarded:
         left_out[NotTrained.NO_REWARD] += unrewarded
-    if len(scored) > 1:
-        return scored, left_out
-    if alone := len(scored) if len(whole) > 1 else len(whole):
+    if scored > 1:
+        return parts, left_out
+    if alone := scored if len(whole) > 1 else len(whole):
         left_out[NotTrained.ALONE] += alone
     return [], left_out
 

@@ -330,7 +330,12 @@ def _show(
         console.print(table)
     total = len(judgements) + len(failed)
     notes = [f"{scored_now} of {quantity(total, 'group')} scored now, {len(judgements) - scored_now} before"]
-    console.print("; ".join(filter(None, [*notes, plan.has_again("has", "have"), *plan.left_out()])) + ".", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        "; ".join(filter(None, [*notes, plan.has_again("has", "have"), *plan.left_out()])) + ".",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     for key, error in failed:
         console.print(
             f"not scored: {_name(key)}: {printable(error.message)}",

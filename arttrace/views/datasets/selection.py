@@ -134,25 +134,26 @@ def _rows(selection: DatasetSelection, group: Group, written: Written) -> Iterat
     if form is Form.VERL_RL:
         kept = [run for run, _ in runs]
         if kept:
-            compared, others = rewards_on_one_scale(kept)
+            parts, others = rewards_on_one_scale(kept)
             with _Counting(written.groups_left_out):
-                yield verl.rl_row(group.key, kept, [reward for _, reward in compared])
+                yield verl.rl_row(group.key, kept, [reward for part in parts for _, reward in part])
                 written.runs += len(kept)
                 _count(written.lost, {NOT_IN_THE_MEAN: others})
     elif form is Form.ART:
-        members = []
         lost: Counter[str] = Counter()
-        compared, others = rewards_on_one_scale(run for run, _ in runs)
+        parts, others = rewards_on_one_scale(run for run, _ in runs)
         _count(written.runs_left_out, {NotTrained.REWARDED_OTHERWISE: others})
-        rewards = {run.id: reward for run, reward in compared}
-        for run, _ in runs:
-            if run.id in rewards or trajectory_reward(run) is None:
-                with _Counting(written.runs_left_out):
-                    members.append(art.trajectory(run, rewards.get(run.id), lost))
+        for number, part in enumerate(parts or [[]]):
+            rewards = {run.id: reward for run, reward in part}
+            members = []
+            for run, _ in runs:
+                if run.id in rewards or (number == 0 and trajectory_reward(run) is None):
+                    with _Counting(written.runs_left_out):
+                        members.append(art.trajectory(run, rewards.get(run.id), lost))
+            if members:
+                yield art.group(group.key, members)
+                written.runs += len(members)
         _count(written.lost, lost)
-        if members:
-            yield art.group(group.key, members)
-            written.runs += len(members)
     elif form is Form.ATIF:
         for run, _ in runs:
             with _Counting(written.runs_left_out):

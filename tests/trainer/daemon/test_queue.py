@@ -13,13 +13,14 @@ from arttrace.store import TrajectorySummary
 from trainer.daemon.queue import ReadyTerms, look
 
 CODE, JUDGED, UNREAD, BARE = "by code", "judged too", "unread, by code", "without a reward"
+LATER = "judged later"
 
 
 def runs_of_group(site: Site, kinds: Sequence[str]) -> list[TrajectorySummary]:
     site.group("g", *(None if kind == BARE else 1.0 for kind in kinds))
     for number, kind in enumerate(kinds):
-        if kind == JUDGED:
-            site.store.append([Reward(f"ruler-{number}", f"g-{number}", 0.1, source=JUDGE)])
+        if kind in (JUDGED, LATER):
+            site.store.append([Reward(f"ruler-{number}", f"g-{number}", 0.1, source=JUDGE, judgement_id=kind)])
     runs = sorted(site.store.summaries(), key=lambda run: run.id)
     return [
         msgspec.structs.replace(run, unread={"a prompt": 1} if kind == UNREAD else {})
@@ -33,7 +34,10 @@ def runs_of_group(site: Site, kinds: Sequence[str]) -> list[TrajectorySummary]:
         ([CODE, CODE, JUDGED], True, "", {"rewarded otherwise than its group": 1}),
         ([CODE, CODE, CODE, JUDGED], True, "012", {"rewarded otherwise than its group": 1}),
         ([JUDGED, JUDGED, JUDGED, CODE], True, "012", {"rewarded otherwise than its group": 1}),
+        ([JUDGED, JUDGED, LATER, LATER], True, "0123", {}),
+        ([JUDGED, JUDGED, JUDGED, LATER], True, "012", {"rewarded otherwise than its group": 1}),
         ([CODE, CODE, BARE, JUDGED], False, "0123", {}),
+        ([JUDGED, BARE, LATER], False, "012", {}),
         ([CODE, BARE, UNREAD], False, "", {"rewarded otherwise than its group": 1}),
         ([CODE, CODE, BARE, UNREAD], False, "012", {"rewarded otherwise than its group": 1}),
         ([UNREAD, UNREAD, UNREAD], False, "012", {}),

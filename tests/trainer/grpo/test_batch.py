@@ -9,7 +9,7 @@ from simulated_agent import Run, message, research_run
 from arttrace.records.group import Group
 from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.span import SpanRow
-from arttrace.rewards.selection import equal_groups, good_runs
+from arttrace.rewards.selection import equal_groups, good_runs, preferences
 from arttrace.system.errors import TrainingError
 from arttrace.trajectories import build_trajectories, sequences
 from arttrace.trajectories.groups import group_trajectories
@@ -103,6 +103,35 @@ def test_rewards_with_a_judge_s_score_are_not_compared_with_those_without(
     assert {sample.advantage for sample in batch.samples} <= {0.0}
     left_out = {"rewarded otherwise than its group": otherwise, "alone in its group": alone}
     assert batch.left_out == {reason: count for reason, count in left_out.items() if count}
+
+
+def test_runs_that_were_judged_apart_are_not_compared_with_each_other() -> None:
+    """A judge scores runs against each other: the same run is worth 0.9 among bad ones, and 0.1 among good ones."""
+    judged = {"a": (0.9, "bad ones"), "b": (0.7, "bad ones"), "c": (0.1, "good ones"), "d": (0.3, "good ones")}
+    judged["e"] = (1.0, "one alone")
+    spans = [span for id in judged for span in research_run(id, scenario="s")]
+    scores = [
+        Reward(id=f"ruler:{id}", trajectory_id=id, value=value, source=JUDGE, judgement_id=judgement)
+        for id, (value, judgement) in judged.items()
+    ]
+    groups = group_trajectories(build_trajectories(spans, scores))
+    batch = make_batch(groups)
+    advantages = {sample.sequences[0].trajectory_id: sample.advantage for sample in batch.samples}
+    assert advantages == pytest.approx({"a": 0.1, "b": -0.1, "c": -0.1, "d": 0.1})
+    assert batch.left_out == {"rewarded otherwise than its group": 1}
+    assert [group.spread for group in group_rewards(groups)] == pytest.approx([0.2])
+    assert [run.id for run in good_runs(groups).runs] == ["a", "d"]
+    pairs = preferences(groups)
+    assert [(better.id, worse.id) for better, worse in pairs.pairs] == [("a", "b"), ("d", "c")]
+    assert pairs.left_out == {"rewarded otherwise than its group": 1}
+
+
+def test_of_runs_that_were_each_judged_alone_none_is_compared() -> None:
+    spans = [span for id in "ab" for span in research_run(id, scenario="s")]
+    scores = [Reward(f"ruler:{id}", id, float(id == "a"), source=JUDGE, judgement_id=f"of {id}") for id in "ab"]
+    batch = make_batch(group_trajectories(build_trajectories(spans, scores)))
+    assert (batch.samples, batch.consumed) == ((), ())
+    assert batch.left_out == {"rewarded otherwise than its group": 1, "alone in its group": 1}
 
 
 def test_what_is_left_out_is_counted_with_its_reason() -> None:

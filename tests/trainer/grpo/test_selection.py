@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -39,8 +40,9 @@ def runs(draw: st.DrawFn) -> tuple[str, list[Record]]:
     for number, value in enumerate(draw(st.lists(VALUES, max_size=2))):
         source = draw(st.sampled_from(["code", "judge"]))
         agent = draw(st.sampled_from([None, None, "an agent"]))
+        judgement = draw(st.sampled_from([None, "one", "two"]))
         records.append(
-            Reward(id=f"{id}-{number}", trajectory_id=id, value=value, source=source, agent_id=agent, time_ns=number)
+            Reward(f"{id}-{number}", id, value, source=source, agent_id=agent, time_ns=number, judgement_id=judgement)
         )
     return id, records
 
@@ -56,7 +58,7 @@ def assert_same_choice(trajectories: list[Trajectory], step: int, max_staleness:
     whole = make_batch(groups, policy="policy", step=step, max_staleness=max_staleness)
     choice = choose(map(summarise, trajectories), policy="policy", step=step, max_staleness=max_staleness)
     assert [id for group in choice.groups for id in group.counted] == [one.trajectory_id for one in whole.consumed]
-    assert tuple(group.rewards for group in choice.groups) == whole.rewards
+    assert [reward for group in choice.groups for reward in group.rewards] == [*chain.from_iterable(whole.rewards)]
     no_tokens = whole.left_out.pop("no trainable tokens", 0)
     assert choice.left_out == whole.left_out
 

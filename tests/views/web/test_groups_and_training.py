@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from viewer_site import KEY, Viewer
 
 from arttrace.records.policy import Consumed, PolicyStep
-from arttrace.records.reward import Reward
+from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.values.equal_rewards import exact_mean
 from arttrace.store import Store, TrajectorySummary
 from arttrace.system.journal.lock import acquire
@@ -174,6 +174,14 @@ def summary(number: int, reward: float | None = None, **changes: object) -> Traj
     return replace(made, **changes)
 
 
+def judged(first: int, *scores: float) -> list[TrajectorySummary]:
+    """Runs that one judgement scored."""
+    return [
+        summary(number, rewards=(Reward("", f"run{number}", value, source=JUDGE, judgement_id=f"of {first}"),))
+        for number, value in enumerate(scores, start=first)
+    ]
+
+
 def test_what_a_group_teaches_is_said_in_words() -> None:
     incomplete = summary(3, 0.5, incomplete="3 of 4 spans missing")
     held_out = summary(4, 0.7, tags=("held-out",))
@@ -182,6 +190,8 @@ def test_what_a_group_teaches_is_said_in_words() -> None:
         ([summary(1, 0.1), summary(2, 0.9)], "0.800 apart", True),
         ([summary(1, 0.1), summary(2, 0.9), incomplete], "Left out: 1 incomplete", True),
         ([summary(1, 0.4), summary(2, 0.4)], "all 2 rewards are 0.400", False),
+        ([*judged(1, 0.9, 0.7), *judged(3, 0.1, 0.2)], "0.200 apart within each of the 2 judgements", True),
+        ([*judged(1, 0.9, 0.9), *judged(3, 0.1, 0.1)], "all 4 rewards are 0.900 and 0.100", False),
         ([summary(1, 0.4), summary(2)], "only 1 of 2 runs", False),
         ([summary(1), summary(2)], "no run has a reward", False),
         ([incomplete], "no run of it may be trained on. Left out: 1 incomplete", False),

@@ -138,10 +138,11 @@ def test_pieces_are_read_from_vocabularies(tmp_path: Path, whole: object, texts:
 
 
 def test_the_advantage_is_that_of_the_default_scale() -> None:
-    found = advantages({"a": 0.9, "b": 0.5, "c": 0.1})
-    assert {id: one.value for id, one in found.items()} == pytest.approx({"a": 0.4, "b": 0.0, "c": -0.4})
-    assert advantages({"a": 0.5}) == {}
-    assert {one.value for one in advantages(dict.fromkeys("abc", 0.1)).values()} == {0.0}
+    found = advantages([{"a": 0.9, "b": 0.5, "c": 0.1}, {"d": 0.1, "e": 0.2}])
+    expected = {"a": 0.4, "b": 0.0, "c": -0.4, "d": -0.05, "e": 0.05}
+    assert {id: one.value for id, one in found.items()} == pytest.approx(expected)
+    assert advantages([{"a": 0.5}]) == {}
+    assert {one.value for one in advantages([dict.fromkeys("abc", 0.1)]).values()} == {0.0}
 
 
 def test_the_learners_numbers_stand_beside_the_engines(page: Page, viewer: Viewer) -> None:

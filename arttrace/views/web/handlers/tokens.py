@@ -104,8 +104,8 @@ def _sequences(reader: StoreReader, id: str) -> tuple[tuple[TokenSequence, ...],
 
 def _advantage(reader: StoreReader, summary: TrajectorySummary) -> object:
     group = (one for one in reader.runs() if one.group == summary.group and not one.incomplete)
-    compared = {one.id: reward for one, reward in rewards_on_one_scale(group)[0]}
-    return advantages(compared).get(summary.id)
+    parts = ({one.id: reward for one, reward in part} for part in rewards_on_one_scale(group)[0])
+    return advantages(parts).get(summary.id)
 
 
 def _steps(reader: StoreReader, id: str) -> Sequence[tuple[str, int, float | None, float | None, str, str]]:

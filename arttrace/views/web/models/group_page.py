@@ -12,7 +12,7 @@ from arttrace.records.reward import JUDGE, Reward
 from arttrace.records.sequence import NotTrained
 from arttrace.records.values.equal_rewards import are_equal, exact_mean
 from arttrace.records.values.units import quantity
-from arttrace.rewards.combine import MOST_REWARD, rewards_on_one_scale, trajectory_reward
+from arttrace.rewards.combine import MOST_REWARD, Compared, rewards_on_one_scale, trajectory_reward
 from arttrace.rewards.selection import never_trained_on
 from arttrace.store import TrajectorySummary
 from arttrace.views.labels import group_name, key_name, one_line, version_order
@@ -127,13 +127,17 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
             reasons.update(run.quarantined)
         said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3)) or "no tokens were captured"
         return f"Nothing: no token of it can be trained on ({said}).", False
-    if are_equal(rewards):
+    parts = [[reward for _, reward in part] for part in _compared(runs)[0]]
+    if all(map(are_equal, parts)):
+        values = " and ".join(f"{part[0]:.3f}" for part in parts)
         return (
-            f"Nothing: all {len(rewards)} rewards are {rewards[0]:.3f}. Each run's advantage is its reward less the "
+            f"Nothing: all {len(rewards)} rewards are {values}. Each run's advantage is its reward less the "
             f"group's mean, which is 0 for every one of them.{left}"
         ), False
+    apart = max(max(part) - min(part) for part in parts)
+    judged = f" within each of the {len(parts)} judgements that they are from" if len(parts) > 1 else ""
     return (
-        f"{len(rewards)} runs are compared, whose rewards are up to {max(rewards) - min(rewards):.3f} apart.{left}",
+        f"{len(rewards)} runs are compared, whose rewards are up to {apart:.3f} apart{judged}.{left}",
         True,
     )
 
@@ -141,7 +145,7 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
 def _left_out(runs: Sequence[TrajectorySummary]) -> str:
     never = Counter(map(never_trained_on, runs))
     unrewarded = sum(never_trained_on(run) is None and trajectory_reward(run) is None for run in runs)
-    _, otherwise = _compared(runs)
+    otherwise = _compared(runs)[1]
     counts = {
         NotTrained.INCOMPLETE: never[NotTrained.INCOMPLETE],
         NotTrained.HELD_OUT: never[NotTrained.HELD_OUT],
@@ -172,7 +176,7 @@ def members(
     runs: Sequence[TrajectorySummary], newest: Mapping[str, int], steps: Mapping[str, Sequence[str]]
 ) -> tuple[Member, ...]:
     """The runs of a group, the best first. `newest` is each policy's newest step, `steps` what trained on each run."""
-    of_runs = advantages({run.id: reward for run, reward in _compared(runs)[0]})
+    of_runs = advantages({run.id: reward for run, reward in part} for part in _compared(runs)[0])
     found = []
     for run in runs:
         own = of_runs.get(run.id)
@@ -206,8 +210,8 @@ def compare(chosen: Sequence[tuple[Member, Sequence[TranscriptEntry]]], most: in
 
 
 def _rewards(runs: Sequence[TrajectorySummary]) -> list[float]:
-    return [reward for _, reward in _compared(runs)[0]]
+    return [reward for part in _compared(runs)[0] for _, reward in part]
 
 
-def _compared(runs: Sequence[TrajectorySummary]) -> tuple[list[tuple[TrajectorySummary, float]], int]:
+def _compared(runs: Sequence[TrajectorySummary]) -> tuple[list[Compared[TrajectorySummary]], int]:
     return rewards_on_one_scale(run for run in runs if never_trained_on(run) is None)

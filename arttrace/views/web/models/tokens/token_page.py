@@ -7,7 +7,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -233,7 +233,7 @@ def left_out(run: Trajectory, report: TokenReport) -> tuple[LeftOut, ...]:
 
 
 class Advantage(msgspec.Struct, frozen=True):
-    """A run's reward against its group's: how many runs have one, their mean, and the difference."""
+    """A run's reward against those that it is compared with: how many these are, their mean, and the difference."""
 
     reward: float
     mean: float
@@ -241,11 +241,14 @@ class Advantage(msgspec.Struct, frozen=True):
     value: float
 
 
-def advantages(rewards: Mapping[str, float]) -> dict[str, Advantage]:
+def advantages(parts: Iterable[Mapping[str, float]]) -> dict[str, Advantage]:
     """The advantage of each run of a group at scale "none", which is the default, by its id; none where there is nobody
-    to be compared with. `rewards` are those of the runs that are compared."""
-    if len(rewards) < 2:
-        return {}
-    values = tuple(rewards.values())
-    mean, equal = exact_mean(values), are_equal(values)
-    return {id: Advantage(reward, mean, len(values), 0.0 if equal else reward - mean) for id, reward in rewards.items()}
+    to be compared with. `parts` has the rewards of the runs that are compared, those with each other in one mapping."""
+    found: dict[str, Advantage] = {}
+    for part in parts:
+        if len(part) > 1:
+            values = tuple(part.values())
+            mean, equal = exact_mean(values), are_equal(values)
+            for id, reward in part.items():
+                found[id] = Advantage(reward, mean, len(values), 0.0 if equal else reward - mean)
+    return found
