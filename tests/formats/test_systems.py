@@ -177,6 +177,22 @@ def test_langsmith_with_messages_as_langchain_writes_them() -> None:
     assert rewards(found) == {"helpful": 0.5}
 
 
+def test_langsmith_with_the_runs_below_in_the_run() -> None:
+    """As `client.read_run(id, load_child_runs=True)` gives them."""
+    below = langsmith_run(
+        CHILD,
+        "llm",
+        TOOL,
+        2,
+        inputs={"messages": ASKED},
+        outputs={"choices": [{"message": {**ASKED[0], "content": "yo"}}]},
+    )
+    step = langsmith_run(TOOL, "chain", ROOT, 1, name="step", child_runs=[below])
+    root = langsmith_run(ROOT, "chain", None, 0, name="agent", inputs={}, outputs={}, child_runs=[step])
+    found, [run] = read(lines(root))
+    assert (found.spans, said(run), run.agents[0].name) == (3, [(["user"], "yo")], "agent")
+
+
 def test_langsmith_in_bulk_with_openais_messages(tmp_path: Path) -> None:
     inputs = {"messages": [{"role": "user", "content": "hi"}], "model": "m"}
     outputs = {"choices": [{"message": {"role": "assistant", "content": "yo"}, "finish_reason": "stop"}]}

@@ -1,7 +1,8 @@
 """Runs exported from LangSmith: `Run` objects as its API, its SDK and its bulk export write them. Pure.
 
 A run of type llm is a call; others have the sums of what the calls below them cost. `feedback_stats` (averages) or
-`feedback` become rewards of the trace with their keys as names.
+`feedback` become rewards of the trace with their keys as names. With `load_child_runs` the SDK gives a run with those
+below it in it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.costs import whole_cost
+from arttrace.records.values.lenient_json import json_objects
 from arttrace.records.values.times import ended_ns, time_ns
 from arttrace.trajectories.decoding.attribute_values import finite
 
@@ -36,7 +38,7 @@ def ids_of(item: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
-    """The run's span, and its feedback."""
+    """The run's span, its feedback, and the runs below it, where they stand in it."""
     trace, id, parent = ids_of(item)
     own = str(id or hashed(32, item))
     trace_id = hex_id(str(trace or own), 32)
@@ -81,6 +83,9 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
         scope_name="langsmith-export",
     )
     yield from _feedback(item, trace_id, own, start)
+    for below in json_objects(item.get("child_runs")):
+        told = {name: value for name, value in below.items() if value is not None}
+        yield from records({"trace_id": trace or own, "parent_run_id": own, **told}, origin)
 
 
 def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iterator[Read]:
