@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from arttrace.records.policy import PolicyStep
+from arttrace.rewards.combine import trajectory_reward
 from arttrace.store import Store
 from arttrace.system.evaluations import read_evaluations
 from arttrace.system.paths import DataDir
@@ -83,8 +84,16 @@ def assert_it_learned(data: DataDir) -> list[PolicyStep]:
     evaluated = read_evaluations(data, "policy")
     with Store.open(data) as store:
         steps = store.policy_steps("policy")
+        rewards: dict[str, list[float]] = {}
+        for run in store.summaries():
+            if "held-out" in run.tags:
+                _, version, mode, _ = str(run.group).split("/", 3)
+                rewards.setdefault(f"{version} {mode}", []).append(trajectory_reward(run))
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     assert len(steps) == recipe.STEPS or (is_sure(steps) and not is_sure(steps[:-1])), len(steps)
+    assert {label: (sum(each), len(each)) for label, each in rewards.items()} == {
+        label: (of.right, of.asked) for label, of in success.items()
+    }
     assert evaluated[0]["held-out/greedy"] == success["policy@0 greedy"].rate
     assert evaluated[len(steps)]["held-out/sampled"] == success[f"policy@{len(steps)} sampled"].rate
     assert 0.2 <= success["policy@0 sampled"].rate <= 0.6

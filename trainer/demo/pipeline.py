@@ -19,9 +19,10 @@ from typing import Any
 
 from rich.markup import escape
 
+from arttrace.records import semconv
 from arttrace.records.group import Group
 from arttrace.records.policy import PolicyStep
-from arttrace.records.reward import Judgement
+from arttrace.records.reward import Judgement, Reward, reward_clock
 from arttrace.rewards import judgement_key, score_groups, to_store
 from arttrace.rewards.judge_calls import load_litellm
 from arttrace.store.server.owner import hold_store
@@ -159,7 +160,7 @@ class _Demo:
 
         wanted = draw(self._world, recipe.DEMONSTRATIONS, f"demonstrations {self._settings.seed}", held_out=False)
         with self._screen.phase("demonstrations") as phase:
-            jobs = [_job(scenario, group=f"demonstrations/{n}") for n, scenario in enumerate(wanted)]
+            jobs = [scenario.job(group=f"demonstrations/{n}") for n, scenario in enumerate(wanted)]
             missing = self._missing(jobs)
             kept = {_group(job) for job in jobs} - {_group(job) for job in missing}
             earlier = demonstrations(self._store.trajectories(groups=sorted(kept), complete_only=True) if kept else ())
@@ -234,7 +235,7 @@ class _Demo:
 
     def _rollouts(self, workers: RolloutWorkers, number: int, scenarios: Sequence[MarketScenario]) -> list[Group]:
         jobs = [
-            _job(scenario, group=f"round-{number:04d}/{scenario.name}")
+            scenario.job(group=f"round-{number:04d}/{scenario.name}")
             for scenario in scenarios
             for _ in range(recipe.GROUP_SIZE)
         ]
@@ -264,17 +265,24 @@ class _Demo:
             with self._screen.phase(f"held-out, {mode}") as phase:
                 began = time.perf_counter()
                 jobs = [
-                    _job(scenario, group=f"held-out/{version}/{mode}/{scenario.name}", temperature=temperature)
+                    scenario.job(
+                        group=f"held-out/{version}/{mode}/{scenario.name}",
+                        temperature=temperature,
+                        tags=(semconv.HELD_OUT_TAG,),
+                    )
                     for scenario in scenarios
                 ]
                 results = workers.run(jobs)
                 _complain_if_all_failed(results)
-                right = sum(
-                    result.result == truth(self._world, scenario)
+                correct = {
+                    result.trajectory_id: result.result == truth(self._world, scenario)
                     for result, scenario in zip(results, scenarios, strict=True)
-                )
+                }
+                right = sum(correct.values())
                 success = Success(right, len(jobs), time.perf_counter() - began)
                 phase.result = f"{version}: {right} of {len(jobs)} right ({100 * success.rate:.1f} %)"
+            self._store.ingest_spool()
+            self._store.append([_verdict(run, is_right) for run, is_right in correct.items()])
             add_evaluation(self._data, POLICY, int(version.rpartition("@")[2]), {f"held-out/{mode}": success.rate})
             self._state.held_out[label] = success
             self._state.save(self._file)
@@ -302,6 +310,7 @@ class _Demo:
             [
                 (f"{program} ls {option} --limit 20", "what was captured"),
                 *((command, "one run as a tree: planner, sub-agents, tools, rewards") for command in show),
+                (f"{program} view {option}", "runs, groups and training in the browser"),
                 (f"{program} serve --base-model {base_model} {option}", "serve the trained policy to your own code"),
             ],
         )
@@ -364,9 +373,15 @@ def _load_learner(base_model: Path, seed: int) -> Learner:
     return make_learner(base_model, config)
 
 
-def _job(scenario: MarketScenario, *, group: str, temperature: float = 1.0) -> RolloutJob:
-    arguments = {"question": scenario.question, "day": scenario.day, "temperature": temperature}
-    return RolloutJob(arguments=arguments, scenario=scenario.name, group=group)
+def _verdict(trajectory_id: str, is_right: bool) -> Reward:
+    """Whether a held-out run's answer is the true one, for whoever looks at it: nothing is trained on these runs."""
+    return Reward(
+        id=f"{trajectory_id}/correct",
+        trajectory_id=trajectory_id,
+        value=float(is_right),
+        name="correct",
+        time_ns=reward_clock.now_ns(),
+    )
 
 
 def _group(job: RolloutJob) -> str:

@@ -1,8 +1,8 @@
 """The demo's scenarios: what is asked of the agent in training and what is held out, and the right answers.
 
-The right answers are the demo's own knowledge, for its closing table; the judge never gets them. They come from the
-world of the example, which is loaded as a file: `examples/` is no package. A wheel brings the example's files along, to
-`share/arttrace/examples/market` of the environment.
+The right answers are the demo's own knowledge, for its closing table and the rewards of held-out runs; the judge
+never gets them. They come from the world of the example, which is loaded as a file: `examples/` is no package. A wheel
+brings the example's files along, to `share/arttrace/examples/market` of the environment.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
+from arttrace.records.rollout import RolloutJob
 from arttrace.system.errors import ArttraceError
 
 
@@ -49,6 +50,11 @@ class MarketScenario:
     def name(self) -> str:
         """A name to group rollouts by."""
         return f"{self.question}, day {self.day}"
+
+    def job(self, *, group: str, temperature: float = 1.0, tags: tuple[str, ...] = ()) -> RolloutJob:
+        """One run of the agent on it."""
+        arguments = {"question": self.question, "day": self.day, "temperature": temperature}
+        return RolloutJob(arguments=arguments, scenario=self.name, group=group, tags=tags)
 
 
 def load_world(market: Path = MARKET) -> ModuleType:
