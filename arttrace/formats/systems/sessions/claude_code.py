@@ -13,7 +13,7 @@ which the model read beside what was said, are counted. The system prompt and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from arttrace.formats.imported_run import ImportedRun, lacks
@@ -96,11 +96,13 @@ class ClaudeSessions:
                 above = {id for line in lines.values() if isinstance(id := line.get("parentUuid"), str)}
                 missing = len(above - lines.keys())
                 yield from _session(session, lines, lacks(max(missing, self._unread)))
-                started = {json_object(line.get("toolUseResult")).get("agentId") for line in lines.values()}
-                elsewhere = {id for id in started if isinstance(id, str)} - {
-                    line.get("agentId") for line in lines.values()
-                }
-                yield from [LeftOutItem(_ELSEWHERE)] * len(elsewhere)
+                started = _agents(json_object(line.get("toolUseResult")) for line in lines.values())
+                yield from [LeftOutItem(_ELSEWHERE)] * len(started - _agents(lines.values()))
+
+
+def _agents(lines: Iterable[dict[str, Any]]) -> set[str]:
+    """The sub-agents that lines, or results of tools, name."""
+    return {id for line in lines if isinstance(id := line.get("agentId"), str)}
 
 
 def _told_by_the_way(item: dict[str, Any]) -> str | list[Any] | None:
