@@ -22,7 +22,7 @@ from arttrace.store import Store, TrajectorySummary
 from arttrace.system.journal.lock import acquire
 from arttrace.system.paths import DataDir
 from arttrace.views.web.app import create_app
-from arttrace.views.web.models.group_page import histogram, members, what_it_teaches
+from arttrace.views.web.models.group_page import group_row, histogram, members, what_it_teaches
 from arttrace.views.web.models.training_page import versions
 
 
@@ -202,6 +202,18 @@ def test_what_a_group_teaches_is_said_in_words() -> None:
         said, does = what_it_teaches(runs)
         assert words in said
         assert does is teaches
+
+
+def test_a_group_that_is_held_out_shows_its_rewards() -> None:
+    """It said that none of them was rewarded."""
+    held_out = [summary(number, reward, tags=("held-out",)) for number, reward in ((1, 0.25), (2, 0.75))]
+    row = group_row("g", held_out)
+    assert (row.rewarded, row.mean, row.spread, row.teaches) == (2, 0.5, 0.5, False)
+    assert sum(each.count for each in row.bins) == 2
+    row = group_row("g", [*held_out, summary(3, 0.1), summary(4), summary(5, 0.9, incomplete="a span is missing")])
+    assert (row.rewarded, row.mean, row.spread) == (4, 0.1, 0.0), "summed up is what training compares"
+    row = group_row("g", [summary(1, 0.9, incomplete="a span is missing")])
+    assert (row.rewarded, row.mean) == (1, None)
 
 
 def test_a_step_was_made_from_the_runs_that_it_did_not_set_aside(tmp_path: Path) -> None:

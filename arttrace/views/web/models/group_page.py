@@ -33,7 +33,9 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """A group in the list. `verdict` says in words what a step learns from it; `teaches` whether it does."""
+    """A group in the list: how many of its runs have a reward, and in `mean`, `spread` and `bins` those that training
+    compares; where it may take none of the runs, as of held-out ones, those of all complete ones. `verdict` says in
+    words what a step learns from it; `teaches` whether it does."""
 
     key: str
     name: str
@@ -88,14 +90,16 @@ def group_rows(runs: Iterable[TrajectorySummary]) -> tuple[GroupRow, ...]:
 
 def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
     """What the list shows of a group."""
-    rewards = _rewards(runs)
+    trainable = [run for run in runs if never_trained_on(run) is None]
+    summed_up, _ = rewards_on_one_scale(trainable or [run for run in runs if not run.incomplete])
+    rewards = [reward for part in summed_up for _, reward in part]
     verdict, teaches = what_it_teaches(runs)
     latest_ns = max(run.start_ns for run in runs)
     return GroupRow(
         key=key,
         name=one_line(group_name(key, runs[0].entry) or key_name(key), 120),
         runs=len(runs),
-        rewarded=len(rewards),
+        rewarded=sum(trajectory_reward(run) is not None for run in runs),
         mean=exact_mean(rewards) if rewards else None,
         spread=max(rewards) - min(rewards) if rewards else None,
         bins=histogram(rewards),
