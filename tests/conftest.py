@@ -194,15 +194,15 @@ class JudgeServer:
         return cls.says(json.dumps({"scores": cls.scores(request)}))(request)
 
     @staticmethod
-    def says(content: str | None) -> Script:
-        """An answer with this text, for 100 tokens read and 10 written."""
-        message = {"role": "assistant", "content": content}
+    def says(content: str | None, end: str = "stop", **more: Any) -> Script:
+        """An answer with this text, for 100 tokens read and 10 written; `more` is beside the text."""
+        message = {"role": "assistant", "content": content, **more}
         answer = {
             "id": "x",
             "object": "chat.completion",
             "created": 1,
             "model": "stand-in",
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": message, "finish_reason": end}],
             "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
         }
         return lambda _request: (200, answer)

@@ -140,9 +140,9 @@ def _request(about: str, wanted: int, found: Sequence[Scenario]) -> str:
     return f"{about}\n\nWrite {wanted} tasks.{but}"
 
 
-def _read(text: str) -> list[Scenario]:
+def _read(text: str, cut_off: str) -> list[Scenario]:
     written: list[Scenario] = []
-    for entry in listed(text, "scenarios"):
+    for entry in listed(text, "scenarios", cut_off):
         task = entry.get("task") if isinstance(entry, dict) else None
         if not isinstance(task, str):
             raise ValueError("an entry of `scenarios` has no `task`")

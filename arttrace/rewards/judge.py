@@ -259,18 +259,20 @@ async def score_loaded(
 async def _score_group(
     judge: Judge, group: Group, rubric: str, votes: int, swallow_exceptions: bool = False, debug: bool = False
 ) -> Judgement | None:
+    bill = Bill()
     try:
         group = _judged(group)
         if len(group.trajectories) == 1:
             _log.warning("group %r holds one trajectory: its score compares nothing and is not trained on", group.key)
         key = judgement_key(group, judge.model, rubric, votes)
-        bill, transcripts = Bill(), [transcript(one) for one in group.trajectories]
+        transcripts = [transcript(one) for one in group.trajectories]
         ballots = [
             await score_transcripts(judge, transcripts, rubric, f"{key}:{vote}" if vote else key, bill)
             for vote in range(votes)
         ]
         scores = [_mean(each) for each in zip(*ballots, strict=True)]
     except JudgeError as error:
+        error.input_tokens, error.output_tokens, error.cost = bill.input_tokens, bill.output_tokens, bill.cost
         if not swallow_exceptions:
             raise
         _log.warning("group %r was not scored: %s", group.key, error)

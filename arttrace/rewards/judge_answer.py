@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -52,14 +52,22 @@ class TrajectoryScore(msgspec.Struct, frozen=True):
     score: float
 
 
-def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
+CUT_OFF: Mapping[str, str] = {
+    "length": "it was cut off at its limit of tokens",
+    "content_filter": "it was cut off by its provider's filter",
+}
+"""What to say of an answer by its finish reason."""
+
+
+def read_answer(text: str, ids: Collection[str], cut_off: str = "") -> dict[str, TrajectoryScore]:
     """The scores in a judge's answer by id: one for each of `ids`, whatever their order.
 
-    Text around the JSON (a code fence, reasoning) is passed over. Raises ValueError saying what is wrong when there is
-    no such JSON, an id is missing, unknown or scored twice, or a score is no number in 0..1.
+    Text around the JSON (a code fence, reasoning) is passed over; `cut_off` is as `listed` has it. Raises ValueError
+    saying what is wrong when there is no such JSON, an id is missing, unknown or scored twice, or a score is no number
+    in 0..1.
     """
     scores: dict[str, TrajectoryScore] = {}
-    for entry in listed(text, "scores"):
+    for entry in listed(text, "scores", cut_off):
         if not isinstance(entry, dict) or "trajectory_id" not in entry:
             raise ValueError("an entry of `scores` has no trajectory_id")
         id, score = str(entry["trajectory_id"]), entry.get("score")
@@ -79,15 +87,18 @@ def read_answer(text: str, ids: Collection[str]) -> dict[str, TrajectoryScore]:
     return scores
 
 
-def listed(text: str, name: str) -> list[Any]:
+def listed(text: str, name: str, cut_off: str = "") -> list[Any]:
     """The list under `name` in the JSON object of a text that has one, as text that UTF-8 can hold. Of several, those
-    in the model's thoughts, which `</think>` ends, are drafts.
+    in the model's thoughts, which `</think>` ends, are drafts. `cut_off` says what ended the text before its model did,
+    "" where nothing did.
 
-    Raises ValueError when there is none, and when there are several that differ: one of them may be what the text
-    quotes, as a run's own words about its worth.
+    Raises ValueError when there is none, when there are several that differ (one of them may be what the text quotes,
+    as a run's own words about its worth), and when the text was cut off within what may be another one.
     """
     is_cut = text.lstrip().startswith(_THOUGHTS) and _END_OF_THOUGHTS not in text
     found = [] if is_cut else _each_listed(text, name)
+    if cut_off and (not found or "{" in text[found[-1][1] :]):
+        raise ValueError(cut_off)
     if any(one != found[0][0] for one, _ in found):
         found = [(one, end) for one, end in found if _END_OF_THOUGHTS not in text[end:]] or found
     if not found:

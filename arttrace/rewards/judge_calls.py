@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.units import quantity
-from arttrace.rewards.judge_answer import ANSWER_FORMAT, TrajectoryScore, read_answer
+from arttrace.rewards.judge_answer import ANSWER_FORMAT, CUT_OFF, TrajectoryScore, read_answer
 from arttrace.rewards.judge_errors import (
     JudgeUnavailable,
     judge_error,
@@ -89,9 +89,10 @@ async def score_transcripts(
         prompt = judge_prompt(transcripts, rubric=rubric, seed=seed, max_chars=max_chars)
         return prompt.messages
 
-    scores = await ask(
-        judge, prompt.messages, ANSWER_FORMAT, lambda text: read_answer(text, prompt.members), bill, shorter=shorter
-    )
+    def read(text: str, cut_off: str) -> dict[str, TrajectoryScore]:
+        return read_answer(text, prompt.members, cut_off)
+
+    scores = await ask(judge, prompt.messages, ANSWER_FORMAT, read, bill, shorter=shorter)
     by_position = {at: scores[id] for id, positions in prompt.members.items() for at in positions}
     return [by_position[position] for position in range(len(transcripts))]
 
@@ -100,7 +101,7 @@ async def ask(
     judge: Judge,
     messages: Messages,
     answer_format: dict[str, Any],
-    read: Callable[[str], T],
+    read: Callable[[str, str], T],
     bill: Bill,
     *,
     shorter: Callable[[int | None], Messages] | None = None,
@@ -112,7 +113,7 @@ async def ask(
         judge: The model.
         messages: The request's messages.
         answer_format: `response_format` of the request, left out for a model that refuses it.
-        read: Makes something of the answer's text.
+        read: Makes something of the answer's text, and of what to say where something else than the model ended it.
         bill: Where the cost of all answers is added.
         shorter: The messages again for a model that refuses their length, half as long or shorter: so that they fit
             into the number of tokens that it says it reads.
@@ -124,7 +125,7 @@ async def ask(
     first, asked, cause = messages, list(messages), ""
     for attempt in range(1, judge.attempts + 1):
         try:
-            text = well_formed(await _answer(litellm, judge, asked, answer_format, bill))
+            text, cut_off = await _answer(litellm, judge, asked, answer_format, bill)
         except Exception as error:  # noqa: BLE001 - providers raise what they like; it is classified and reported below
             if shorter is not None and isinstance(error, litellm.ContextWindowExceededError):
                 cause = f"the group is longer than the judge {judge.model} reads: {short_cause(error, judge.params)}"
@@ -137,7 +138,7 @@ async def ask(
             await asyncio.sleep(max(backoff, retry_after_s(error)))
             continue
         try:
-            return read(text)
+            return read(text, cut_off)
         except ValueError as error:
             cause = f"the answer of the judge {judge.model} cannot be used: {error}"
             asked = [
@@ -153,8 +154,9 @@ async def ask(
 
 async def _answer(
     litellm: Any, judge: Judge, messages: list[dict[str, str]], answer_format: dict[str, Any], bill: Bill
-) -> str:
-    """The text of one answer. A judge that refuses structured output is asked without it, and remembered."""
+) -> tuple[str, str]:
+    """The text of one answer, and what cut it off, if anything did. A judge that refuses structured output is asked
+    without it, and remembered."""
     structured = {"response_format": answer_format} if judge.structured else {}
     request = {"timeout": _TIMEOUT_S, **structured, "num_retries": 0, "max_retries": 0, **judge.params}
     if judge.model.startswith("openai/") and "api_base" in request and not os.environ.get("OPENAI_API_KEY"):
@@ -172,7 +174,11 @@ async def _answer(
             judge.structured = True  # refused either way: structured output was not the reason
             raise
     bill.add(litellm, response)
-    return response.choices[0].message.content or "" if response.choices else ""
+    if not response.choices:
+        return "", ""
+    message = response.choices[0].message
+    text = message.content or getattr(message, "refusal", None) or ""
+    return well_formed(text), CUT_OFF.get(response.choices[0].finish_reason, "")
 
 
 def require_key(model: str, params: Mapping[str, Any]) -> None:

@@ -63,7 +63,15 @@ class ServingError(ArttraceError):
 
 
 class JudgeError(ArttraceError):
-    """The judge could not be reached or its answer could not be used."""
+    """The judge could not be reached or its answer could not be used.
+
+    `input_tokens`, `output_tokens` and `cost` (US dollars, None where a price is not known) are what its answers about
+    a group have cost all the same.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = 0.0
 
 
 class TrainingError(ArttraceError):

@@ -303,6 +303,11 @@ def test_a_group_that_fails_is_named_and_the_others_are_stored(
     assert "1 of 2 groups could not be scored" in outcome.err
     assert "1 of 2 groups scored now, 0 before" in " ".join(outcome.out.split())
     assert "\nb " in outcome.out
+    assert "after 4 attempts); 440 tokens, price not known" in outcome.out
+
+    judge_server.script = [only_b] * 5
+    [failed] = json.loads(score("--json").out)["failed"]
+    assert (failed["group"], failed["input_tokens"], failed["output_tokens"], failed["cost"]) == ("a", 400, 40, None)
 
 
 def test_one_group_and_a_rubric_from_a_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -64,3 +65,42 @@ def test_a_judge_that_is_never_asked_is_an_error_at_once(
         with pytest.raises(ValueError, match="votes is 0, below 1"):
             asyncio.run(ruler_score_group(group, MODEL, votes=0, swallow_exceptions=True))
     assert judge_server.requests == []
+
+
+def listed(*scores: float) -> str:
+    return json.dumps({"scores": [{"trajectory_id": str(n), "score": score} for n, score in enumerate(scores, 1)]})
+
+
+DRAFT, MEANT = listed(0.1, 0.9), listed(0.9, 0.1)
+CUT, FILTERED = "was cut off at its limit of tokens", "was cut off by its provider's filter"
+
+
+@pytest.mark.parametrize(
+    ("content", "end", "more", "said"),
+    [
+        (f"First: {DRAFT} On reflection: {MEANT[:-20]}", "length", {}, CUT),
+        (f"First: {DRAFT} On reflection: {MEANT[:-20]}", "content_filter", {}, FILTERED),
+        (MEANT[:-20], "length", {}, CUT),
+        ("", "length", {"reasoning_content": DRAFT}, CUT),
+        (None, "content_filter", {}, FILTERED),
+        (None, "stop", {"refusal": "I do not rate people."}, "I do not rate people."),
+    ],
+)
+def test_an_answer_that_was_cut_off_or_refused_is_named_so_and_no_draft_is_taken(
+    content: str | None, end: str, more: dict[str, str], said: str, judge_server: Any
+) -> None:
+    judge_server.script = [judge_server.says(content, end, **more), judge_server.says(MEANT)]
+    runs = [[{"role": "user", "content": "Wave"}, {"role": "assistant", "content": text}] for text in ("yes", "no")]
+    scores = asyncio.run(ruler(runs, MODEL, {"api_base": judge_server.url}))
+    assert sorted(one.score for one in scores) == [0.1, 0.9]
+    assert len(judge_server.requests) == 2
+    assert said in judge_server.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("content", [MEANT + "\n" * 9, f"```json\n{MEANT}\n```", f"{MEANT} These are relative,"])
+def test_an_answer_that_was_cut_off_behind_its_scores_has_them(content: str, judge_server: Any) -> None:
+    """As of an engine whose grammar allows white space without end."""
+    judge_server.script = [judge_server.says(content, "length")]
+    runs = [[{"role": "user", "content": "Wave"}, {"role": "assistant", "content": text}] for text in ("yes", "no")]
+    assert len(asyncio.run(ruler(runs, MODEL, {"api_base": judge_server.url}))) == 2
+    assert len(judge_server.requests) == 1

@@ -286,8 +286,13 @@ def _price(cost: float | None) -> str:
     return "price not known" if cost is None else f"${cost:.4f}"
 
 
-def _total_cost(judgements: Sequence[Judgement]) -> float | None:
-    costs = [judgement.cost for judgement in judgements]
+def _paid(error: JudgeError) -> str:
+    tokens = error.input_tokens + error.output_tokens
+    return f"; {quantity(tokens, 'token')}, {_price(error.cost)}" if tokens else ""
+
+
+def _total_cost(paid: Iterable[Judgement | JudgeError]) -> float | None:
+    costs = [one.cost for one in paid]
     return None if None in costs else sum(cost for cost in costs if cost is not None)
 
 
@@ -298,11 +303,20 @@ def _document(
         "groups": [msgspec.to_builtins(judgement) for judgement in judgements],
         "scored_now": scored_now,
         "again": len(plan.again),
-        "failed": [{"group": key, "error": error.message} for key, error in failed],
+        "failed": [
+            {
+                "group": key,
+                "error": error.message,
+                "input_tokens": error.input_tokens,
+                "output_tokens": error.output_tokens,
+                "cost": error.cost,
+            }
+            for key, error in failed
+        ],
         "singletons": plan.singletons,
         "incomplete": plan.incomplete,
         "unread": plan.unread,
-        "cost": _total_cost(judgements),
+        "cost": _total_cost([*judgements, *(error for _, error in failed)]),
     }
 
 
@@ -338,7 +352,7 @@ def _show(
     )
     for key, error in failed:
         console.print(
-            f"not scored: {_name(key)}: {printable(error.message)}",
+            f"not scored: {_name(key)}: {printable(error.message)}{_paid(error)}",
             style="red",
             highlight=False,
             markup=False,
