@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,6 +25,10 @@ from arttrace.store.server.timeouts import BodyReader
 
 IN_FLIGHT_BYTES = 256 << 20
 _TRY_S = 2.0
+_TAKEN = ("/v1/traces", "/v1/logs")
+_KINDS = (PROTOBUF, JSON)
+_NOT_OURS = ("/api/", "/v1/metrics", "/v1development/")
+"""What has other paths and holds no spans: the API, metrics and profiles."""
 
 
 class CollectorApp(OwnerApp):
@@ -38,8 +43,11 @@ class CollectorApp(OwnerApp):
         *,
         max_body_bytes: int = MAX_BODY_BYTES,
         in_flight_bytes: int = IN_FLIGHT_BYTES,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         super().__init__(api, guard)
+        self._say = say
+        self._said: set[int] = set()
         self._sink = sink
         self._loader = loader
         self._max_body_bytes = max_body_bytes
@@ -47,10 +55,18 @@ class CollectorApp(OwnerApp):
         self.traces = TraceReceiver(sink, self.budget, max_body_bytes)
         self.answers: Counter[int] = Counter()
 
+    def refused(self, scope: Scope, reason: RequestRefused) -> None:
+        """What may not be sent is counted, and the first of its kind said: senders often do not say it."""
+        if scope["path"] in _TAKEN:
+            self.answers[reason.status] += 1
+            if reason.status not in self._said:
+                self._said.add(reason.status)
+                self._say(f"what is sent to {scope['path']} is refused with {reason.status}: {reason} (said once)")
+
     async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> HttpResponse | None:
         """TraceReceiver, health, readiness and metrics."""
         match scope["path"]:
-            case "/v1/traces" | "/v1/logs":
+            case path if path in _TAKEN:
                 answer = await self._received(scope, headers, receive)
                 self.answers[answer.status] += 1
                 return answer
@@ -63,6 +79,10 @@ class CollectorApp(OwnerApp):
             case "/metrics":
                 await self._try_again()
                 return HttpResponse(200, METRICS, metrics.render(self._sink, self._loader, self.budget, self.answers))
+            case path if scope["method"] == "POST" and not path.startswith(_NOT_OURS) and _kind(headers) in _KINDS:
+                self.answers[404] += 1
+                where = f"spans are sent to /v1/traces, log records to /v1/logs, not to {path[:80]}"
+                return self.traces.refused(_kind(headers), RequestRefused(404, where))
         return None
 
     async def _try_again(self) -> None:
@@ -73,10 +93,10 @@ class CollectorApp(OwnerApp):
                     await asyncio.wrap_future(self._sink.try_again())
 
     async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> HttpResponse:
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+        kind = _kind(headers)
         if scope["method"] != "POST":
             return failure(JSON, 405, "traces and logs are sent with POST")
-        if kind not in (PROTOBUF, JSON):
+        if kind not in _KINDS:
             not_these = f"send {PROTOBUF} or {JSON}, not {kind[:80] or 'a body without a content type'}"
             return self.traces.refused(JSON, RequestRefused(415, not_these))
         encoding = headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
@@ -105,6 +125,10 @@ class CollectorApp(OwnerApp):
             return self.traces.refused(kind, refused)
         finally:
             self.budget.give_back(taken)
+
+
+def _kind(headers: Headers) -> str:
+    return headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
 
 
 def _json(status: int, value: dict[str, Any]) -> HttpResponse:

@@ -63,7 +63,7 @@ def serve(
         sink = Spool(data, say=say)
         stack.callback(sink.close)  # before the loader, which then loads the rest
         closing = asyncio.Event()
-        app = CollectorApp(sink, Forward(data, closing), guard, loader)
+        app = CollectorApp(sink, Forward(data, closing), guard, loader, say=say)
         if serving is not None and grpc_port is not None:
             grpc_port = stack.enter_context(
                 serving(app.traces, app.budget, guard, host=host, port=grpc_port, max_body_bytes=MAX_BODY_BYTES)

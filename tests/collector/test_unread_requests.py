@@ -37,6 +37,8 @@ def metric(site: Site) -> str:
         ("/v1/traces", JSON, b" " * (1 << 20) + b"{}", 413, "over 1048576 bytes"),
         ("/v1/logs", JSON, b"[]", 400, "request in JSON"),
         ("/v1/logs", PROTOBUF, b"\xff\xff", 400, "request in protobuf"),
+        ("/", PROTOBUF, b"", 404, "sent to /v1/traces"),
+        ("/v1/traces/", JSON, b"{}", 404, "sent to /v1/traces"),
     ],
 )
 def test_it_is_counted_where_a_person_looks(
@@ -58,6 +60,13 @@ def test_it_is_counted_where_a_person_looks(
     site.client.post(path, content=body, headers={"content-type": kind})
     site.sink.close()
     assert "the collector refused 3 requests" in listed(site)  # over a restart
+
+
+@pytest.mark.parametrize("path", ["/v1/metrics", "/api/sql"])
+def test_what_has_a_path_of_its_own_is_no_lost_span(site: Site, path: str) -> None:
+    site.send(*run())
+    site.client.post(path, content=b"{}", headers={"content-type": JSON})
+    assert metric(site) == "arttrace_collector_requests_unread_total 0"
 
 
 def good(span_id: bytes, **change: Any) -> dict[str, Any]:

@@ -42,10 +42,14 @@ class OwnerApp:
             answer = await self.answer(scope, headers, receive)
         except RequestRefused as refused:
             answer = json_failure(refused.status, str(refused), close=refused.close)
+            self.refused(scope, refused)
         if answer is None:
             await self._api(scope, receive, send)
         else:
             await send_answer(send, answer)
+
+    def refused(self, scope: Scope, reason: RequestRefused) -> None:
+        """Called with a request whose sender may not ask, or is too slow."""
 
     async def answer(self, scope: Scope, headers: Headers, receive: Receive) -> HttpResponse | None:
         """The answer to a request that is not the API's, None for the API's."""

@@ -8,6 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from arttrace.store.server.asgi import Message, Receive
+from arttrace.store.server.other_protocols import hint, is_other_protocol
 from arttrace.store.server.responses import RequestRefused
 
 HEAD_S = 10.0
@@ -28,6 +29,8 @@ class HeadDeadlineProtocol(HttpToolsProtocol):
 
     _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _is_new = True
+    """Whether nothing of the connection has come yet."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -38,6 +41,12 @@ class HeadDeadlineProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_new and is_other_protocol(data):
+            if said := hint(data):
+                self.logger.warning(said)
+            self.send_400_response("this port answers HTTP/1.1")  # by which clients know what it is
+            return
+        self._is_new = False
         super().data_received(data)
         if self._head_timer is not None:
             self._head_bytes += len(data)
