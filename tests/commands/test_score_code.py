@@ -154,6 +154,7 @@ def test_a_run_that_cannot_be_rewarded_is_reported_and_the_others_are_stored(dat
         ("import nowhere_at_all\n", "No module named"),
         ("async def exact(run): ...\n", "coroutine function"),
         ("exact = max\n", "--reward-version"),
+        ("import sys\nsys.exit(0)\n", "cannot be loaded: SystemExit: 0"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_named(data: DataDir, rewards: Path, source: str, said: str) -> None:
@@ -173,7 +174,11 @@ SILENT = "class Silent(Exception):\n    def __str__(self):\n        raise Runtim
 
 @pytest.mark.parametrize(
     ("raised", "said"),
-    [("Silent", "Silent: <Silent>"), ("ValueError(os.fsdecode(bytes([255])))", "ValueError: \ufffd")],
+    [
+        ("Silent", "Silent: <Silent>"),
+        ("SystemExit(0)", "SystemExit: 0"),
+        ("ValueError(os.fsdecode(bytes([255])))", "ValueError: \ufffd"),
+    ],
 )
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_an_error_without_a_readable_text_is_one_of_its_run(

@@ -92,7 +92,7 @@ def load_rewarder(given: str, version: str | None) -> Rewarder:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             function = load_entry(given)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ArttraceError(
             f"The reward function {given} cannot be loaded: {error_line(error)}",
             "Name it as module:function, importable from here, or as path/to/file.py:function.",
@@ -176,7 +176,7 @@ def _rewards(runs: Sequence[Trajectory], rewarder: Rewarder, outcome: _Outcome) 
             number = None if value is None else float(value)
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{number} is not a finite number")
-        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's function raises; unittest.main exits
             outcome.failed.append((run.id, error_line(error)))
             if len(outcome.failed) <= _SHOWN_ERRORS:
                 click.echo(f"not rewarded: {short_id(run.id)}: {outcome.failed[-1][1]}", err=True)
