@@ -119,6 +119,26 @@ def test_runs_that_begin_differently_are_no_task_of_verl(tmp_path: Path) -> None
     assert "1 group left out: the two runs begin differently" in no_row(data, tmp_path / "x.parquet", "verl-rl")
 
 
+def test_what_trl_learns_of_a_pair_beside_the_models_answers_is_counted(tmp_path: Path) -> None:
+    """Its DPO takes all of a completion for the model's words: TRL 1.15 masks the prompt alone."""
+    data = DataDir(tmp_path / ".arttrace")
+    question, call = message("user", "q"), message("assistant", calls=(("c1", "find", "{}"),))
+    for at, value in enumerate((3.0, 0.0)):
+        run = Run(f"r{at}", scenario="s")
+        if value:
+            run.chat("m1", [question], call, at=10)
+            run.chat("m2", [question, call, result("c1", "7")], message("assistant", "seven"), at=20)
+        else:
+            run.chat("m1", [question], message("assistant", "no"), at=10)
+        store_one(data, run)
+        with Store.open(data) as store:
+            store.append([Reward(f"w{at}", f"r{at}", value)])
+    said = write_dataset(data, tmp_path / "x.jsonl", "trl-preference")
+    assert "1 other: messages behind the prompt of a pair that are no answer of its model" in said
+    [row] = lines(tmp_path / "x.jsonl")
+    assert [one["role"] for one in row["chosen"]] == ["assistant", "tool", "assistant"]
+
+
 def test_an_atif_document_holds_sub_agents_tokens_and_rewards(tmp_path: Path) -> None:
     data = DataDir(tmp_path / ".arttrace")
     with Store.open(data, create=True) as store:

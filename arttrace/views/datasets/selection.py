@@ -19,11 +19,22 @@ from arttrace.rewards.combine import rewards_on_one_scale, trajectory_reward
 from arttrace.rewards.selection import good_runs, preferences, trainable
 from arttrace.store import AnyStore
 from arttrace.store.bounded_parts import spans_at_once
-from arttrace.trajectories.conversations import conversations, main_conversation, why_no_main, why_silent, with_ends
+from arttrace.trajectories.conversations import (
+    Conversation,
+    conversations,
+    main_conversation,
+    why_no_main,
+    why_silent,
+    with_ends,
+)
 from arttrace.trajectories.groups import task_key
 from arttrace.views.run_filter import RunFilter
 from arttrace.views.run_index import RunIndex
 
+BESIDE_ANSWERS = (
+    "messages behind the prompt of a pair that are no answer of its model, as results of tools, which TRL's DPO would "
+    "learn as its words (arttrace train --method dpo does not)"
+)
 NOT_IN_THE_MEAN = "rewards that are in no mean_reward: the run is rewarded otherwise than its group"
 
 
@@ -193,8 +204,16 @@ def _pairs(selection: DatasetSelection, group: Group, written: Written) -> Itera
                 _count(written.conversations_left_out, {NotTrained.OTHER_OF_PAIR if said else why_no_main(run): 1})
             continue
         with _Counting(written.conversations_left_out):
-            yield chat.pair_row(selection.form, better, worse)
+            row = chat.pair_row(selection.form, better, worse)
+            yield row
             written.runs += 2
+            if selection.form is Form.TRL_PREFERENCE:
+                _count(written.lost, {BESIDE_ANSWERS: sum(_beside(one, len(row["prompt"])) for one in (better, worse))})
+
+
+def _beside(conversation: Conversation, shared: int) -> int:
+    """How many messages behind the first `shared` are none of its targets."""
+    return sum(at not in conversation.targets for at in range(shared, len(conversation.messages)))
 
 
 def _chosen(selection: DatasetSelection, group: Group, written: Written) -> list[tuple[Trajectory, bool]]:
