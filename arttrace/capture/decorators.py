@@ -282,8 +282,8 @@ def trajectory(
     Returns:
         The decorated function; without `fn` a decorator, which is also a context manager that returns the run's handle.
 
-    Inside another trajectory it becomes a sub-agent of that one: its tags, and metadata under keys that the run does
-    not have yet, are added to the run; its group, scenario and id are ignored.
+    Inside another trajectory that has not ended it becomes a sub-agent of that one: its tags, and metadata under keys
+    that the run does not have yet, are added to the run; its group, scenario and id are ignored.
 
     Example:
         ```python

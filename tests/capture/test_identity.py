@@ -19,6 +19,7 @@ import pytest
 from chat_server import ChatServer
 
 import arttrace
+from arttrace.capture.export.lifecycle import recorder
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories import build_trajectories
@@ -171,3 +172,76 @@ def test_a_pool_of_interpreters_gets_the_users_own_function(spans: Spans, monkey
         assert pool.submit(pow, 2, 3).result() == 8
         assert pool.submit(pow, 3, 2).result() == 9
     assert [span.name for span in spans()] == ["invoke_agent run"]
+
+
+def test_a_worker_that_a_run_began_makes_runs_of_its_own_when_that_has_ended(spans: Spans) -> None:
+    """As a service has it that starts its worker with the first request: every later job was a part of that request."""
+    jobs: SimpleQueue[str | None] = SimpleQueue()
+
+    @arttrace.trajectory
+    def job(name: str) -> None:
+        arttrace.reward(1.0)
+        with arttrace.agent(name=name):
+            pass
+
+    def work() -> None:
+        while (name := jobs.get()) is not None:
+            job(name)
+
+    @arttrace.trajectory
+    def request() -> threading.Thread:
+        job("within")
+        worker = threading.Thread(target=work)
+        worker.start()
+        return worker
+
+    worker = request()
+    for name in ("first", "second", None):
+        jobs.put(name)
+    worker.join()
+    runs = build_trajectories(spans())
+    assert [[agent.name for agent in run.agents] for run in runs] == [
+        ["request", "job", "within"],
+        ["job", "first"],
+        ["job", "second"],
+    ]
+    assert [run.incomplete for run in runs] == [""] * 3
+
+
+@pytest.mark.parametrize("langfuse", [False, True])
+async def test_a_task_that_outlives_its_run_begins_others_in_traces_of_their_own(
+    spans: Spans, langfuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Langfuse the run's span is current in OpenTelemetry's context, which the task has a copy of. What is no
+    `@trajectory` stays a part of the run that began it."""
+    monkeypatch.setattr(recorder(), "names_runs", langfuse)
+    over = asyncio.Event()
+
+    @arttrace.agent
+    async def part() -> None:
+        pass
+
+    @arttrace.trajectory
+    async def job() -> None:
+        await part()
+
+    async def work() -> None:
+        await over.wait()
+        await job()
+        await part()
+
+    @arttrace.trajectory
+    async def request() -> asyncio.Task[None]:
+        return asyncio.create_task(work())
+
+    task = await request()
+    over.set()
+    await task
+    made = spans()
+    assert len({span.trace_id for span in made}) == 2
+    runs = {run.agents[0].name: run for run in build_trajectories(made)}
+    assert {name: [agent.name for agent in run.agents] for name, run in runs.items()} == {
+        "request": ["request", "part"],
+        "job": ["job", "part"],
+    }
+    assert [span.name for span in made if span.parent_span_id is None] == ["invoke_agent request", "invoke_agent job"]

@@ -109,6 +109,12 @@ class Position:
         """Whether this process records nothing more on its span."""
         return True
 
+    @property
+    def run_is_over(self) -> bool:
+        """Whether the run has ended that this process began, or the one that it was forked from."""
+        root = self.root
+        return root.is_root and root.has_ended
+
     def is_same_agent(self, name: str) -> bool:
         """Whether an agent that starts right inside this position is this one, seen again at another place."""
         return self.kind != "tool" and self.name == name

@@ -63,6 +63,7 @@ class Scope(Position):
         *,
         run: RunState | None = None,
         parent: Position | None = None,
+        left: Position | None = None,
         entry: EntryPoint | None = None,
         capture_content: ContentMode | None = None,
     ) -> None:
@@ -95,7 +96,7 @@ class Scope(Position):
         else:
             operation = semconv.OPERATION_INVOKE_AGENT
             self._attributes = {semconv.OPERATION_NAME: operation, semconv.AGENT_NAME: name}
-        above_it = users_span() if parent is None else parent.context
+        above_it = users_span(left.context.trace_id if left else None) if parent is None else parent.context
         self.span = OpenSpan(f"{operation} {name}", _INTERNAL, above_it, time.time_ns())
         if self._is_local_root:
             note_run(run.id, self._place() if self.recorder.settings.scores_live else "")
@@ -330,15 +331,17 @@ def open_scope(
     """A new scope under the current one, or None when nothing is to be recorded here.
 
     Outside any scope it goes under `outside(kind)`; where that is nothing, only `trajectory` opens one. Inside, a
-    further `trajectory` is a sub-agent of it. `library` and `call_id` are those of a tool that a library executes; a
-    tool call that is being recorded already opens none.
+    further `trajectory` is a sub-agent of it, unless the run has ended: the thread or task that it began works for
+    others now. `library` and `call_id` are those of a tool that a library executes; a tool call that is being recorded
+    already opens none.
     """
     flow = calling_flow()
     settings = recorder().settings
     if flow.muted or settings.disabled:
         return None
     announced = kind == "trajectory" and flow.overrides is not None  # a rollout: a trajectory of its own
-    parent = outside(kind) if flow.scope is None and not announced else flow.scope
+    left = flow.scope if kind == "trajectory" and flow.scope is not None and flow.scope.run_is_over else None
+    parent = outside(kind) if flow.scope is left and not announced else flow.scope
     if parent is not None:
         if kind == "tool" and parent.is_same_tool_call(name, library, call_id):
             parent.run_by(parent.library, call_id)
@@ -350,17 +353,12 @@ def open_scope(
         return scope
     if kind != "trajectory":
         return None
-    run = RunState(
-        id=trajectory_id or random_hex(32),
-        project=settings.project,
-        scenario=scenario,
-        group=group,
-        group_is_computed=group_is_computed,
-    )
+    id = trajectory_id or random_hex(32)
+    run = RunState(id, settings.project, scenario=scenario, group=group, group_is_computed=group_is_computed)
     run.update(metadata, tags)
     if flow.overrides is not None:
         flow.overrides.apply(run)
-    return Scope(kind, name, run=run, parent=None, entry=entry, capture_content=capture_content)
+    return Scope(kind, name, run=run, parent=None, left=left, entry=entry, capture_content=capture_content)
 
 
 def recorded_answer(

@@ -20,9 +20,11 @@ from arttrace.wire.content import ContentMode, Hidden
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)  # no sampler applies to what is recorded
 
 
-def users_span() -> SpanContext:
-    """The user's own current span, above what has no scope of ours around it, so that the traces join."""
-    return get_current_span().get_span_context()
+def users_span(beside: int | None = None) -> SpanContext | None:
+    """The user's own current span, above what has no scope of ours around it, so that the traces join; None where it is
+    in the trace `beside`."""
+    span = get_current_span().get_span_context()
+    return None if span.trace_id == beside else span
 
 
 class OpenSpan:
