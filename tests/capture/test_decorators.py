@@ -467,3 +467,17 @@ def test_a_tool_that_is_a_partial_object_has_its_functions_name_and_the_calls_ar
     tool, _root = spans()
     assert tool.attributes[semconv.TOOL_NAME] == "research"
     assert json.loads(tool.attributes[semconv.TOOL_CALL_ARGUMENTS]) == {"question": "why", "depth": 1}
+
+
+@pytest.mark.parametrize("decorator", [arttrace.trajectory, arttrace.agent(name="bot"), arttrace.tool])
+def test_a_class_is_decorated_and_that_is_said(decorator: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Other libraries decorate an agent's class, and record its method; here only the making of an object would be."""
+
+    class Bot:
+        def run(self) -> str:
+            return "done"
+
+    assert decorator(Bot)().run() == "done"
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "arttrace"]
+    assert "Bot records what happens while an object is made" in said
+    assert "decorate the method" in said

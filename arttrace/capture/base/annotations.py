@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from arttrace.capture.base.guard import logger
+
 _PLACEHOLDER = getattr(functools, "Placeholder", object())  # of Python 3.14
 
 if sys.version_info >= (3, 14):
@@ -29,9 +31,17 @@ else:
 
 
 def require_function(fn: object, decorator: str) -> None:
-    """Raise TypeError where a name was given in the place of what is to be decorated."""
+    """Raise TypeError where a name was given in the place of what is to be decorated. A class, which other libraries
+    have decorated as an agent, is logged."""
     if isinstance(fn, str):
         raise TypeError(f"arttrace.{decorator} takes a function, not {fn!r}: write arttrace.{decorator}(name={fn!r})")
+    if isinstance(fn, type):
+        logger.warning(
+            "arttrace: arttrace.%s on the class %s records what happens while an object is made, and nothing of what"
+            " the object does later: decorate the method that does the work",
+            decorator,
+            fn.__qualname__,
+        )
 
 
 def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
