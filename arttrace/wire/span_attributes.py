@@ -18,6 +18,7 @@ from arttrace.records.values.costs import cost_of_usage
 from arttrace.records.values.lenient_json import read_json
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.wire.compression import decompress
+from arttrace.wire.content.secrets import without_logins
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.messages import encode_bounded
 from arttrace.wire.sampling_fields import as_number, changed
@@ -176,7 +177,7 @@ class SpanDraft:
         self.put(semconv.TRAJECTORY_ID, named_trajectory(request))
         tools = request.get("tools")
         if isinstance(tools, list) and tools:
-            self.put_json(semconv.TOOL_DEFINITIONS, tools)
+            self.put_json(semconv.TOOL_DEFINITIONS, [t if _is_of_the_user(t) else without_logins(t) for t in tools])
         said = self.attributes
         self.put_fields(
             {
@@ -273,6 +274,11 @@ def usage_attributes(usage: Mapping[str, Any]) -> dict[str, Any]:
     if (cost := cost_of_usage(usage)) is not None:
         found[semconv.USAGE_COST] = cost
     return found
+
+
+def _is_of_the_user(tool: Any) -> bool:
+    """Whether it is defined by a schema, in which the names that secrets have are those of parameters."""
+    return isinstance(tool, dict) and tool.get("type") in (None, "function", "custom", "namespace")
 
 
 def named_trajectory(request: Any) -> str | None:

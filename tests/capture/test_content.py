@@ -370,6 +370,12 @@ def test_no_key_that_was_sent_reaches_the_spool(
         ("<a:password type='t'>abc</a:password>", "<a:password type='t'>[secret]</a:password>"),
         ("https://host/a?X-Amz-Signature=abc&b=2", "https://host/a?X-Amz-Signature=[secret]&b=2"),
         ('{"next_page_token":"abc","eosToken":"</s>"}', '{"next_page_token":"abc","eosToken":"</s>"}'),
+        ("Conf(api_key='abc-def gh', n=1)", "Conf(api_key='[secret]', n=1)"),
+        ('{"c":"Conf(api_key=\\"abcdefgh\\", n=1)"}', '{"c":"Conf(api_key=\\"[secret]\\", n=1)"}'),
+        ('{"c":"Conf(auth_token=\'abcdefgh\')"}', '{"c":"Conf(auth_token=\'[secret]\')"}'),
+        ('  password: "hunter2"\n  user: "bob"', '  password: "[secret]"\n  user: "bob"'),
+        ("Conf(token='abcdefgh12')", "Conf(token='[secret]')"),
+        ("Unexpected token: 'functionName' at 12, eos_token='</s>', pwd=''",) * 2,
     ],
 )  # fmt: skip
 def test_secrets_by_name_and_form(text: str, expected: str) -> None:

@@ -21,6 +21,11 @@ from arttrace.wire.apis.gemini.contents import messages_of, parts_of
 
 MODEL = "/v1beta/models/gemini-x"
 WHOLE, STREAM = f"{MODEL}:generateContent", f"{MODEL}:streamGenerateContent"
+MCP = {
+    "mcpServers": [
+        {"name": "crm", "streamableHttpTransport": {"url": "https://crm", "headers": {"X-Tenant": "s3cret"}}}
+    ]
+}
 EVENTS = {"content-type": "text/event-stream"}
 REQUEST: dict[str, Any] = {
     "systemInstruction": {"parts": [{"text": "Be brief."}]},
@@ -29,7 +34,10 @@ REQUEST: dict[str, Any] = {
         {"role": "model", "parts": [*PARTS, {"executableCode": {"language": "PYTHON", "code": "1"}}]},
         {"role": "function", "parts": [{"functionResponse": {"name": "weather", "id": "c1", "response": {"a": 1}}}]},
     ],
-    "tools": [{"functionDeclarations": [{"name": "weather", "parameters": {"type": "OBJECT"}}], "googleSearch": {}}],
+    "tools": [
+        {"functionDeclarations": [{"name": "weather", "parameters": {"type": "OBJECT"}}], "googleSearch": {}},
+        MCP,
+    ],
     "toolConfig": {"functionCallingConfig": {"mode": "AUTO"}},
     "generationConfig": {
         "topP": 0.5,
@@ -102,7 +110,12 @@ def test_a_request_is_read_whole() -> None:
     assert tool["parts"] == [{"type": "tool_call_response", "response": {"a": 1}, "id": "c1"}]
     assert said(decoded, semconv.SYSTEM_INSTRUCTIONS) == [{"type": "text", "content": "Be brief."}]
     function = {"name": "weather", "parameters": {"type": "object"}}
-    assert said(decoded, semconv.TOOL_DEFINITIONS) == [{"type": "function", "function": function}, {"googleSearch": {}}]
+    kept = json.loads(json.dumps(MCP).replace("s3cret", "[secret]"))
+    assert said(decoded, semconv.TOOL_DEFINITIONS) == [
+        {"type": "function", "function": function},
+        {"googleSearch": {}},
+        kept,
+    ]
     assert (attributes[semconv.REQUEST_TOP_P], attributes[semconv.REQUEST_SEED]) == (0.5, 7)
     assert (attributes[semconv.REQUEST_CHOICE_COUNT], attributes[semconv.REQUEST_STOP_SEQUENCES]) == (2, ["x"])
     assert said(decoded, semconv.REQUEST_FIELDS) == {

@@ -106,6 +106,7 @@ def test_what_stands_in_the_place_of_a_text_costs_itself(answer: dict[str, Any])
         ("/responses", '{"model": "m", "instructions": [@]}'),
         ("/responses", '{"model": "m", "input": [{"type": "function_call", "name": "f", "arguments": @}]}'),
         ("/responses", '{"model": "m", "tools": [@]}'),
+        ("/responses", '{"model": "m", "tools": [{"type": "mcp", "headers": @}]}'),
         ("/chat/completions", '{"model": "m", "messages": [{"role": "user", "content": @}]}'),
         ("/chat/completions", '{"model": "m", "messages": [{"role": "tool", "content": @}]}'),
         (

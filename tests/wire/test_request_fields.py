@@ -57,6 +57,16 @@ def test_values_are_content(content: bool) -> None:
     assert (semconv.REQUEST_FIELDS in attributes({"min_p": 0.1}, content=content)) is content
 
 
+def test_tools_are_kept_without_what_their_servers_are_let_in_by() -> None:
+    parameters = {"type": "object", "properties": {"api_key": {"type": "string"}, "authorization": {}}}
+    function = {"type": "function", "name": "log_in", "headers": "h", "parameters": parameters}
+    mcp = {"type": "mcp", "server_label": "crm", "server_url": "https://crm?key=s3cret-in-url"}
+    login = {"authorization": "s3cret", "headers": {"X-Tenant": "s3cret too", "accept": "a"}}
+    found = json.loads(attributes({"tools": [function, mcp | login, "odd"]})[semconv.TOOL_DEFINITIONS])
+    hidden = {"authorization": "[secret]", "headers": {"X-Tenant": "[secret]", "accept": "[secret]"}}
+    assert found == [function, mcp | hidden | {"server_url": "https://crm?key=[secret]"}, "odd"]
+
+
 def test_a_prompt_that_the_server_keeps_is_a_field_and_one_that_is_sent_is_content() -> None:
     named = {"id": "pmpt_1", "version": "2", "variables": {"town": "Rome"}}
     for path, prompt, kept in (("/v1/responses", named, {"prompt": named}), ("/v1/completions", "hi", None)):

@@ -23,6 +23,8 @@ _lets_in = re.compile(
     r"(?:api-?key|authorization|cookie|(?:auth|subscription)-key|-auth|-secret"
     r"|(?:access|api|auth|security|session)-token)\Z"
 ).search
+_LOGINS = ("headers", "extra_headers", "authConfig", "apiAuth")
+_MAX_DEPTH_OF_A_TOOL = 64  # none is so deep; what is made so would end in a RecursionError
 _MIN_LENGTH = 8
 _MIN_LENGTH_IN_CONTENT = 16  # "not-needed" is a key to some servers, and a word to everybody
 _MAX_KNOWN = 64
@@ -58,6 +60,9 @@ _OF_NAMES: tuple[tuple[str, str], ...] = (
         rf"({_NAME}(\\*[\"'])\s*:\s*\2)(?!\[secret\])(?:.{{1,100000}}?(?<!\\)(?=\2)|(?:[^\"\\]|\\.)+\\?(?=\"|\Z))",
         rf"\1{SECRET}",
     ),
+    # api_key="...", as a repr has it, and password: "...", also in JSON and where the text was cut within the value
+    (rf"({_WORDS}\s*[:=]\s*(\\*[\"']))(?!\[secret\])[^\"'\\]{{6,}}", rf"\1{SECRET}"),
+    (rf"({_TOKEN}\s*[:=]\s*(\\*[\"']))(?!\[secret\])(?=[^\"'\\]{{0,200}}\d)[^\"'\\\s]{{8,}}", rf"\1{SECRET}"),
     # <password>...</password>
     (rf"(<[\w:.-]{{0,40}}?{_NAME}(?:\s[^<>]{{0,1000}})?>)(?!\[secret\])[^<>]+", rf"\1{SECRET}"),
     (rf"({_WORDS}(\\*[\"'])\s*:\s*)-?\d[\d.]*", rf"\1\2{SECRET}\2"),
@@ -214,6 +219,25 @@ def without_named(value: Any) -> Any:
         if isinstance(name, str) and item is not None and _is_named(name, item):
             kept["value"] = _hidden(item)
     return kept
+
+
+def without_logins(tool: Any, depth: int = 0) -> Any:
+    """The definition of a provider's own tool without what servers are let in by, as that of an MCP server holds it:
+    the provider reads it, and no model."""
+    if depth > _MAX_DEPTH_OF_A_TOOL:
+        return SECRET
+    if isinstance(tool, list):
+        return [without_logins(item, depth + 1) for item in tool]
+    if not isinstance(tool, dict):
+        return scrubbed(tool) if isinstance(tool, str) and "://" in tool else tool
+    return {
+        name: _login(value) if name in _LOGINS or _is_named(name, value) else without_logins(value, depth + 1)
+        for name, value in tool.items()
+    }
+
+
+def _login(value: Any) -> Any:
+    return dict.fromkeys(value, SECRET) if isinstance(value, dict) else SECRET if value else value
 
 
 def without_credentials(headers: Any) -> Any:

@@ -17,6 +17,7 @@ from arttrace.wire.apis.gemini.answer import GeneratedContent, array_items, coun
 from arttrace.wire.apis.gemini.contents import instructions_of, messages_of
 from arttrace.wire.apis.gemini.members import member, object_in, others
 from arttrace.wire.apis.gemini.paths import model_in, streams
+from arttrace.wire.content.secrets import without_logins
 from arttrace.wire.exchange import Exchange
 from arttrace.wire.sampling_fields import as_number
 from arttrace.wire.span_attributes import Decoded, Failure, SpanDraft, error_of, json_or_none
@@ -89,10 +90,10 @@ def _tools(tools: Any) -> list[Any]:
     for tool in tools if isinstance(tools, list) else []:
         declared = member(tool, "functionDeclarations") if isinstance(tool, dict) else None
         if not isinstance(declared, list):
-            found.append(tool)
+            found.append(without_logins(tool))
             continue
         found += map(_function, json_objects(declared))
-        found += [own] if (own := others(tool, ("functionDeclarations",))) else []
+        found += [without_logins(own)] if (own := others(tool, ("functionDeclarations",))) else []
     return found
 
 
