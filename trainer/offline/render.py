@@ -8,6 +8,7 @@ not learned. What cannot be proven is left out, with the reason. Reasoning that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +52,8 @@ def render(conversation: Conversation, tokenizer: Any) -> list[TrainingExample]:
         if not end.startswith(start):
             raise Unprovable(NotTrained.PROMPT_DIFFERS)
         answer = end[len(start) :].rstrip()
-        if missing := [piece for piece in said(conversation.messages[at]) if piece not in answer]:
-            raise Unprovable(f"the chat template drops or changes {missing[0][:40]!r}")
+        if missing := _missing(conversation.messages[at], answer):
+            raise Unprovable(f"the chat template drops or changes {missing}")
         stop = len(start) + len(answer)
         if at in conversation.unended:
             stop = max(_stop(tokenizer, chat[: at + 1], tools, end), len(start))
@@ -102,6 +103,23 @@ def _stop(tokenizer: Any, chat: Sequence[ChatMessage], tools: Any, text: str) ->
     if stop < 0 or shown[:stop] + shown[stop + len(_MARK) :] != text:
         raise Unprovable(NotTrained.NO_STOP)
     return stop
+
+
+def _missing(message: Message, answer: str) -> str:
+    """What `answer`, as the template prints it, lacks of a message, in words; "" where it has all. Calls of one tool
+    are each there if its name stands there once more for each."""
+    for piece in said(message):
+        if piece not in answer:
+            return repr(piece[:40])
+    thoughts = "" if _drops_reasoning(message, answer) else _thoughts(message)
+    for name, times in Counter(call.name for call in message.tool_calls).items():
+        if answer.count(name) < times + message.text.count(name) + thoughts.count(name):
+            return f"one of {times} calls of {name[:40]!r}"
+    return ""
+
+
+def _thoughts(message: Message) -> str:
+    return "\n".join(part.content.strip() for part in message.parts if isinstance(part, ReasoningPart))
 
 
 def _drops_reasoning(message: Message, answer: str) -> bool:

@@ -22,7 +22,7 @@ from arttrace.records.reward import Reward
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Trajectory
 from arttrace.rewards.selection import good_runs, preferences
 from arttrace.system.errors import TrainingError
-from arttrace.trajectories.conversations import conversations
+from arttrace.trajectories.conversations import Conversation, conversations
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packed.head import Head, log_probabilities
 from trainer.learner.policy_model import trainable
@@ -156,6 +156,21 @@ def test_what_cannot_be_proven_is_left_out_with_the_reason(tokenizer: Any, templ
     assert reason in shown
     with pytest.raises(Exception, match="nothing to train on by SFT"):
         require_examples(plan)
+
+
+def test_parallel_calls_of_which_a_template_prints_one_are_not_learned(tokenizer: Any) -> None:
+    """As gpt-oss's does: a model was taught to end its turn behind the first of them."""
+    asked = Message("user", (TextPart("Prices?"),))
+    calls = tuple(ToolCallPart("price", f'{{"fruit": "{id}"}}', id) for id in ("fig", "kiwi"))
+    both = Message("assistant", (TextPart("Each price: "), *calls))
+    conversation = Conversation("run", "agent", (asked, both), (1,), (PRICE,))
+    (example,) = render(conversation, tokenizer)
+    assert learned_text(tokenizer, example) == [
+        'Each price:[price {"fruit": "fig"}][price {"fruit": "kiwi"}]<|im_end|>'
+    ]
+    tokenizer.chat_template = TOOLS_TEMPLATE.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]")
+    with pytest.raises(Unprovable, match="drops or changes one of 2 calls of 'price'"):
+        render(conversation, tokenizer)
 
 
 def group(*rewards: float | None) -> Group:
