@@ -162,12 +162,11 @@ def test_parallel_calls_of_which_a_template_prints_one_are_not_learned(tokenizer
     """As gpt-oss's does: a model was taught to end its turn behind the first of them."""
     asked = Message("user", (TextPart("Prices?"),))
     calls = tuple(ToolCallPart("price", f'{{"fruit": "{id}"}}', id) for id in ("fig", "kiwi"))
-    both = Message("assistant", (TextPart("Each price: "), *calls))
+    both = Message("assistant", (TextPart("Prices: "), *calls))
     conversation = Conversation("run", "agent", (asked, both), (1,), (PRICE,))
     (example,) = render(conversation, tokenizer)
-    assert learned_text(tokenizer, example) == [
-        'Each price:[price {"fruit": "fig"}][price {"fruit": "kiwi"}]<|im_end|>'
-    ]
+    both_calls = '[price {"fruit": "fig"}][price {"fruit": "kiwi"}]'
+    assert learned_text(tokenizer, example) == [f"Prices: {both_calls}<|im_end|>"]
     tokenizer.chat_template = TOOLS_TEMPLATE.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]")
     with pytest.raises(Unprovable, match="drops or changes one of 2 calls of 'price'"):
         render(conversation, tokenizer)
