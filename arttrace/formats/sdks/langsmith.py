@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.sdks.anthropic_messages import in_openais_form, whole_conversation
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import answers, are_items, inputs, keywords, settings, text_of, tools
 from arttrace.records import semconv
 from arttrace.records.message import joined_text, stated_reasoning
 from arttrace.records.span import Attributes
@@ -20,6 +20,7 @@ from arttrace.records.values.costs import whole_cost
 from arttrace.records.values.finish_reasons import finish_reason, stated_reason
 from arttrace.records.values.lenient_json import read_json
 from arttrace.wire.apis.anthropic.messages import counts as openais_counts
+from arttrace.wire.apis.openai.responses import status_reason
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "langsmith.span.kind"
@@ -71,6 +72,10 @@ def call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], m
     messages = given.get("messages")
     if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], list):
         messages = messages[0]  # LangChain's, of a batch of one
+    if not isinstance(messages, list) and isinstance(asked := given.get("input"), (str, list)):
+        messages = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
+        instructions = given.get("instructions")
+        messages = [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
     if not isinstance(messages, list):
         prompts = given.get("prompts") or ([given["prompt"]] if "prompt" in given else None)
         messages = [{"role": "user", "content": one} for one in prompts] if isinstance(prompts, list) else None
@@ -90,7 +95,8 @@ def call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], m
         **usage_attributes(usage),
     }
     if messages:
-        found[semconv.INPUT_MESSAGES] = inputs([*whole_conversation([], given.get("system")), *_messages(messages)])
+        asked = messages if are_items(messages) else list(_messages(messages))
+        found[semconv.INPUT_MESSAGES] = inputs([*whole_conversation([], given.get("system")), *asked])
     if replies:
         found[semconv.OUTPUT_MESSAGES] = answers(replies)
     return found
@@ -155,6 +161,9 @@ def _replies(output: dict[str, Any]) -> Iterator[Any]:
         yield from _messages([output["message"]])
     elif "role" in output or "content" in output:
         yield {"finish_reason": finish_reason(output.get("stop_reason")), **output}
+    elif isinstance(items := output.get("output"), list) and are_items(items):
+        yield {**object_of(items[0]), "finish_reason": status_reason(output, items)}
+        yield from items[1:]
     elif isinstance(output.get("output"), (str, dict)):
         yield {"content": output["output"]} if isinstance(output["output"], str) else output["output"]
 

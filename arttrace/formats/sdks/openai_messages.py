@@ -1,5 +1,5 @@
 """OpenAI's chat messages, tools and settings, wherever another format holds them, as attributes of ours; Anthropic's
-messages and tools too. Pure."""
+messages and tools too, and items of the Responses API, which stand where messages do. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.formats.sdks.anthropic_messages import in_openais_form
 from arttrace.records import semconv
-from arttrace.records.message import joined_text, thought_of
+from arttrace.records.message import Part, joined_text, thought_of
 from arttrace.records.span import Attributes
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
@@ -19,6 +19,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.trajectories.decoding.messages import chat_tool
 from arttrace.wire.apis.anthropic.chat import chat_tools
+from arttrace.wire.apis.openai.response_items import parse_input, parse_output
 from arttrace.wire.messages import parse_message
 
 _encoder = msgspec.json.Encoder()
@@ -39,7 +40,31 @@ _SETTINGS = {
 def inputs(messages: Sequence[Any]) -> str:
     """Messages in OpenAI's form, or Anthropic's, as the JSON text of `gen_ai.input.messages`."""
     given = [message for message in messages if isinstance(message, dict)]
+    if are_items(given):
+        return _list_text(parse_input(given) or ())
     return _list_text([parse_message(plain(chat)) for message in given for chat in in_openais_form(message)])
+
+
+def are_items(messages: Sequence[Any]) -> bool:
+    """Whether what stands in the place of messages are items of the Responses API: some have a type and no role, or
+    texts of its types."""
+    given = json_objects(messages)
+    if any("tool_calls" in one or one.get("role") == "tool" for one in given):
+        return False
+    return any(_is_item(one) or any(map(_is_text_of_an_item, json_objects(one.get("content")))) for one in given)
+
+
+def _is_item(value: dict[str, Any]) -> bool:
+    kind = value.get("type")
+    return (
+        "role" not in value
+        and isinstance(kind, str)
+        and (kind in ("reasoning", "item_reference", "compaction") or kind.endswith(("_call", "_call_output")))
+    )
+
+
+def _is_text_of_an_item(part: dict[str, Any]) -> bool:
+    return part.get("type") in ("input_text", "output_text") and isinstance(part.get("text"), str)
 
 
 class GrowingInputs:
@@ -61,16 +86,25 @@ class GrowingInputs:
 
 
 def answers(messages: Sequence[Any]) -> str:
-    """Answers in either form, each with its finish reason, as the JSON text of `gen_ai.output.messages`."""
+    """Answers in either form, each with its finish reason, as the JSON text of `gen_ai.output.messages`; items of the
+    Responses API are one answer."""
+    if are_items(messages):
+        items = json_objects(messages)
+        whys = (reason for one in items if (reason := stated_reason(one)) is not None)
+        cut = "incomplete" if any(one.get("status") == "incomplete" for one in items) else None
+        return _list_text([_answer("assistant", parse_output(items), None, next(whys, cut))])
     found = []
     for message in messages:
         if isinstance(message, dict):
             [*_, said] = in_openais_form({"role": "assistant", **message})
             parsed = parse_message(plain(said))
-            answer = {"role": parsed.role, "parts": parsed.parts, "name": parsed.name}
-            reason = stated_reason(message)
-            found.append(answer if reason is None else {**answer, "finish_reason": reason})
+            found.append(_answer(parsed.role, parsed.parts, parsed.name, stated_reason(message)))
     return _list_text(found)
+
+
+def _answer(role: str, parts: Sequence[Part], name: str | None, reason: str | None) -> dict[str, Any]:
+    answer = {"role": role, "parts": parts, "name": name}
+    return answer if reason is None else {**answer, "finish_reason": reason}
 
 
 def reasons_of(response: Any) -> list[str | None]:

@@ -60,6 +60,10 @@ def _asked(given: Any) -> Any:
         return {"messages": [one for one in given if not _is_offer(one)], "tools": offered}
     if given is None or isinstance(given, list) or isinstance(json_object(given).get("messages"), list):
         return given
+    if isinstance(given, dict) and "input" in given and given.keys() <= _OF_RESPONSES:
+        asked = given["input"] if isinstance(given["input"], list) else [{"role": "user", "content": given["input"]}]
+        instructed = [{"role": "system", "content": given["instructions"]}] if given.get("instructions") else []
+        return {"messages": [*instructed, *asked], "tools": given.get("tools")}
     part = {"type": "text", "text": given} if isinstance(given, str) else {"type": "input", "input": given}
     return [{"role": "user", "content": [part]}]
 
@@ -71,6 +75,8 @@ def _is_offer(message: Any) -> bool:
     return said.get("role") == "tool" and not said.get("tool_call_id") and bool(content.keys() & _OF_A_DEFINITION)
 
 
+_OF_RESPONSES = {"input", "instructions", "tools", "tool_choice", "parallel_tool_calls"}
+"""What a request of the Responses API is given, as Langfuse's client for OpenAI writes it."""
 _OF_A_DEFINITION = {"function", "parameters", "input_schema"}
 
 

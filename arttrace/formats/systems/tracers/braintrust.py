@@ -14,7 +14,16 @@ from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.imported_run import said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
-from arttrace.formats.sdks.openai_messages import answers, inputs, keywords, metadata_text, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import (
+    answers,
+    are_items,
+    inputs,
+    keywords,
+    metadata_text,
+    settings,
+    text_of,
+    tools,
+)
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
 from arttrace.records.span import Attributes, SpanRow
@@ -138,7 +147,9 @@ def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, 
         semconv.TOOL_DEFINITIONS: tools(offered) if isinstance(offered, list) else None,
     }
     if isinstance(messages, list):
-        found[semconv.INPUT_MESSAGES] = inputs(messages)
+        instructions = metadata.get("instructions")
+        instructed = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
+        found[semconv.INPUT_MESSAGES] = inputs([*instructed, *messages])
     replies = list(_replies(output))
     if replies:
         found[semconv.OUTPUT_MESSAGES] = answers(replies)
@@ -148,6 +159,11 @@ def _call(given: Any, output: Any, metadata: dict[str, Any], metrics: dict[str, 
 def _replies(output: Any) -> Iterator[Any]:
     if isinstance(output, dict) and isinstance(output.get("choices"), list):
         output = output["choices"]
+    elif isinstance(output, dict) and isinstance(output.get("output"), list) and are_items(output["output"]):
+        output = output["output"]
+    if isinstance(output, list) and are_items(output):
+        yield from output
+        return
     for one in output if isinstance(output, list) else [output]:
         if isinstance(one, str):
             yield {"content": one}
