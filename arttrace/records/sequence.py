@@ -91,6 +91,7 @@ class NotTrained(StrEnum):
     NO_PROMPT = "an answer has no prompt before it"
     TOKEN_ACROSS_BORDER = "a token crosses the border of an answer"
     TOKENS_DIFFER = "the tokens of an answer do not spell it"
+    EARLIER_ANSWERS = "up to an answer before the last, which the chat template renders otherwise once more follow"
     REASONING_DROPPED = "reasoning that the chat template drops"
 
 

@@ -163,7 +163,8 @@ def plan_dpo(
     """Pairs of runs of one group, by the root agent's last branch; see `preferences`, and `plan_sft` for lengths.
 
     The two may read different things once they differ (a tool's answer, a user's words): those are context, and only
-    what the model said is compared.
+    what the model said is compared: where the template renders earlier answers differently once more follow, the last
+    one alone, and the others are counted.
     """
     fits = _Fits(max_length, max_positions)
     chosen = preferences(groups, min_gap=min_gap)
@@ -175,17 +176,21 @@ def plan_dpo(
         if tell is not None:
             tell(2 * number)
         sides: list[TrainingExample] = []
+        earlier = 0
         for run in (better, worse):
             if (said := main_conversation(run)) is None:
                 dropped[why_no_main(run)] += 1
             else:
-                sides += _rendered(said, tokenizer, fits, dropped)[-1:]
+                answers = _rendered(said, tokenizer, fits, dropped)
+                sides += answers[-1:]
+                earlier += len(answers[:-1])
         if len(sides) < 2:
             dropped[NotTrained.OTHER_OF_PAIR] += len(sides)
             continue
         if not shared_context(*sides):
             dropped[NotTrained.CONTEXTS_DIFFER] += 2
             continue
+        dropped[NotTrained.EARLIER_ANSWERS] += earlier
         pairs.append((sides[0], sides[1]))
         consumed += [better, worse]
     return OfflinePlan(

@@ -19,6 +19,7 @@ from arttrace.records.call import Call, Choice
 from arttrace.records.group import Group
 from arttrace.records.message import Message, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.reward import Reward
+from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Agent, AgentCall, MessageNode, Trajectory
 from arttrace.rewards.selection import good_runs, preferences
 from arttrace.system.errors import TrainingError
@@ -136,6 +137,19 @@ def test_a_template_that_forgets_gets_one_example_per_answer(tokenizer: Any) -> 
         ['[price {"fruit": "pear"}]<|im_end|>'],
         ["3 each<|im_end|>"],
     ]
+
+
+def test_answers_that_a_pair_does_not_learn_since_the_template_forgets_are_counted(tokenizer: Any) -> None:
+    """As Qwen 3's forgets of answers without reasoning: of an agent with tools, DPO learned the last answer alone."""
+    pair = Group("pears", (run("a", "3 each", 1.0), run("b", "no", 0.0)))
+    whole = plan_dpo([pair], tokenizer)
+    assert whole.conversations_left_out == {}
+    tokenizer.chat_template = FORGETFUL_TEMPLATE
+    forgetful = plan_dpo([pair], tokenizer)
+    [(better, _)] = forgetful.dpo
+    assert learned_text(tokenizer, better) == ["3 each<|im_end|>"]
+    [(reason, count)] = forgetful.conversations_left_out.items()
+    assert (count, reason) == (2, NotTrained.EARLIER_ANSWERS)
 
 
 @pytest.mark.parametrize(
