@@ -310,7 +310,7 @@ class LocalBackend:
     async def _policies(self, *arguments: str) -> None:
         """Run `arttrace policies`, and show what it says."""
         command = (sys.executable, "-c", self._program, "policies", "--dir", str(self.data.root), *arguments)
-        async with await Child.start(*command) as child:
+        async with Child.start(*command) as child:
             async for line in child.lines():
                 print(f"arttrace: {line.decode(errors='replace').rstrip()}", file=sys.stderr)
             if await child.wait():
@@ -375,7 +375,7 @@ class LocalBackend:
     async def _start(self, model: TrainableModel) -> Served:
         if self._server is not None:
             await self._server.stop()
-        self._server = await Child.start(
+        self._server = Child.start(
             *(sys.executable, "-c", WATCH_STARTER + self._program),
             *("serve", "--base-model", str(model.base_model), "--policy", model.name, "--port", "0"),
             *("--dir", str(self.data.root), "--json"),

@@ -166,7 +166,8 @@ def test_the_gateway_ends_with_the_program_that_started_it(end: str, tmp_path: P
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_backend_goes_on_in_another_event_loop(backend: LocalBackend, model: TrainableModel) -> None:
-    """As in a script of several `asyncio.run`. The server writes more to its stderr than a pipe holds."""
+    """As in a script of several `asyncio.run`: its trainer does too, whose model takes long to load. The server writes
+    more to its stderr than a pipe holds."""
     served = set()
 
     async def step() -> float:
@@ -178,7 +179,8 @@ def test_a_backend_goes_on_in_another_event_loop(backend: LocalBackend, model: T
         return made.metrics["pid"]
 
     first, second = int(asyncio.run(step())), int(asyncio.run(step()))
-    assert not alive(first)
+    assert first == second
+    assert alive(second)
     asyncio.run(backend.close())
     assert not alive(second)
     [pid] = served
@@ -190,7 +192,7 @@ def test_a_process_that_is_over_is_not_signalled(monkeypatch: pytest.MonkeyPatch
     """Its number may be another's by then."""
 
     async def over() -> Child:
-        child = await Child.start(sys.executable, "-c", "pass")
+        child = Child.start(sys.executable, "-c", "pass")
         await child.wait()
         return child
 

@@ -14,11 +14,11 @@ from arttrace.loop.processes.child import Child
 
 
 async def test_the_end_of_a_command_is_seen_while_what_it_started_holds_its_output() -> None:
-    child = await Child.start("sh", "-c", "sleep 600 & echo $!; echo no memory >&2; read line; exit 3")
+    child = Child.start("sh", "-c", "sleep 600 & echo $!; echo no memory >&2; read line; exit 3")
     left_behind = int(await child.line())
     try:
         async with asyncio.timeout(60):
-            await child.send(b"go on")  # it ends while its end is waited for
+            child.send(b"go on")  # it ends while its end is waited for
             assert [line async for line in child.lines()] == []
             assert await child.wait() == 3
             await child.stop()

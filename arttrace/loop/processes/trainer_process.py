@@ -134,7 +134,7 @@ class TrainerProcess:
     async def begin(self) -> None:
         """Start it before it is needed: it imports what takes seconds, and loads no model until the first order."""
         async with self._turn():
-            await self._started()
+            self._started()
 
     async def train(self, groups: Sequence[Group] | None, settings: Mapping[str, Any]) -> list[TrainedStep]:
         """Order a step on these groups, or steps on what waits. Raises TrainingError."""
@@ -163,13 +163,13 @@ class TrainerProcess:
             self._orders += 1
             order = {"id": self._orders, **wanted}
             line = _encoded(order)
-            child = await self._started()
+            child = self._started()
             self._works = True  # also when this is cancelled: a step that has changed the weights goes on
             try:
-                await child.send(line)
+                child.send(line)
                 answer = await self._answer(child)
             except asyncio.CancelledError:
-                child.send_at_once(msgspec.json.encode({"cancel": order["id"]}))
+                child.send(msgspec.json.encode({"cancel": order["id"]}))
                 raise
             self._works = False
         if answer.error:
@@ -198,18 +198,12 @@ class TrainerProcess:
         """Stop it: it may finish its step within half a minute; then it is killed and the step is dropped. It takes no
         order any more."""
         self._closed = True
-        await self._stop_child()
-
-    async def _stop_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             await child.stop()
 
-    async def _started(self) -> Child:
-        """The process; another one where an event loop started it that is over."""
-        if self._child is not None and not self._child.of_this_loop:
-            await self._stop_child()
-        self._child = self._child or await Child.start(*self._command, env=self._env)
+    def _started(self) -> Child:
+        self._child = self._child or Child.start(*self._command, env=self._env)
         return self._child
 
     async def _answer(self, child: Child) -> _OrderResult:
