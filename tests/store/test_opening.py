@@ -10,7 +10,9 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -216,6 +218,19 @@ def test_one_that_holds_the_file_and_answers_nobody_is_named(data: DataDir, monk
         data.owner.unlink()
         with pytest.raises(StoreInUse, match=f"process {owner.pid}"):
             open_store(data)
+
+
+def test_threads_that_hold_it_one_after_the_other_all_get_it(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than one waits for a holder that does not let go: as many groups as a gather reads back at once."""
+    monkeypatch.setattr("arttrace.store.file.connect._LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(opening_module, "PATIENCE_S", 0.5)
+
+    def hold(_: int) -> None:
+        with open_store(data, create=True):
+            time.sleep(0.2)
+
+    with ThreadPoolExecutor(10) as threads:
+        assert list(threads.map(hold, range(10))) == [None] * 10
 
 
 def test_no_store_is_no_store(data: DataDir) -> None:

@@ -12,12 +12,13 @@ from arttrace.store.access.local import Store
 from arttrace.store.access.owner_file import read_owner
 from arttrace.store.access.remote import RemoteStore, asked_again
 from arttrace.store.file.cancellation import Stopped
+from arttrace.store.file.read_so_far import last_opening
 from arttrace.store.file.retention import keep_to_wish
 from arttrace.system.errors import StoreError, StoreInUse
 from arttrace.system.paths import DataDir, endpoints
 
 PATIENCE_S = 10.0
-"""How long to wait for a process that has the store open and does not answer."""
+"""How long to wait for whoever has the store open and neither answers nor lets go of it."""
 
 _PAUSE_S = 0.05
 
@@ -97,8 +98,10 @@ def _take_in(client: OwnerClient, said_by: str) -> None:
 
 def _find(data: DataDir, create: bool) -> OwnerClient | Store:
     """The file or its owner. Two processes that start at the same moment, or an owner that is about to answer or has
-    just died, are handled by looking again."""
+    just died, are handled by looking again; those who hold the file for a moment, in this process or others, by waiting
+    for as long as one after the other gets it."""
     deadline: float | None = None  # from the first time that the file is in use: Store.open waits for its opening
+    opened = 0
     while True:
         owner = _owner(data)
         if owner is not None:
@@ -106,8 +109,9 @@ def _find(data: DataDir, create: bool) -> OwnerClient | Store:
         try:
             return Store.open(data, create=create)
         except StoreInUse:
-            now = time.monotonic()
-            deadline = now + PATIENCE_S if deadline is None else deadline
+            now, before = time.monotonic(), opened
+            opened = last_opening(data.store)
+            deadline = now + PATIENCE_S if deadline is None or opened != before else deadline
             if now >= deadline:
                 raise
         time.sleep(_PAUSE_S)

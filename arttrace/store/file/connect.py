@@ -14,7 +14,7 @@ import duckdb
 from arttrace.store.file import migrations, reread
 from arttrace.store.file.duckdb_file import FILES, connection_to, copy_beside, for_its_user, make, name_of, opening
 from arttrace.store.file.failures import cannot_be
-from arttrace.store.file.read_so_far import reading_shown_to_others
+from arttrace.store.file.read_so_far import note_opening, reading_shown_to_others
 from arttrace.store.rows import trace_links
 from arttrace.store.rows.tables import VERSION
 from arttrace.store.transactions import ctrl_c_as_usual
@@ -41,7 +41,9 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
     while True:  # who has it open needs `opening` to close it
         try:
             with opening(path):
-                return connect_while_opening(path, patience_s=0.0)
+                connection = connect_while_opening(path, patience_s=0.0)
+                note_opening(path)
+                return connection
         except StoreInUse:
             if time.monotonic() > deadline:
                 raise

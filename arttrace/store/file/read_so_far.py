@@ -1,5 +1,5 @@
-"""How far the process that opens a store is with the runs that another version stored: it says so in its lock's file,
-to those who wait for the store."""
+"""What those who wait for a store are told of the others, by its lock's file: its time is that of the last opening, and
+it says how far the process that opens it now is with the runs that another version stored."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ class _Said(msgspec.Struct, frozen=True):
 def lock_file(path: Path) -> Path:
     """The file that is locked by whoever opens a store or replaces its file."""
     return path.with_name(path.name + ".lock")
+
+
+def note_opening(path: Path) -> None:
+    """The store is open now: to those who wait for it, a sign that others get it, and let go of it."""
+    with contextlib.suppress(OSError):
+        os.utime(lock_file(path))
+
+
+def last_opening(path: Path) -> int:
+    """When somebody last opened the store, in nanoseconds; 0 where nobody has."""
+    try:
+        return lock_file(path).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def read_so_far(path: Path) -> tuple[int, int] | None:
