@@ -88,6 +88,32 @@ def test_items_are_messages_and_those_of_an_answer_are_one(written_by: Callable[
     assert [tool["function"]["name"] for tool in second.tools] == ["find"]
 
 
+ANSWER = {"role": "assistant", "content": "yo"}
+OTHER = {"answer": 42, "type": "final"}
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ({"choices": [{"message": ANSWER, "finish_reason": "length"}]}, [("length", TextPart("yo"))]),
+        ([ANSWER, {**ANSWER, "content": "ya"}], [(None, TextPart("yo")), (None, TextPart("ya"))]),
+        ({"object": "response", "status": "completed", "output": [SAYS]}, [("stop", TextPart("There."))]),
+        (ASKS, [(None, CALL)]),
+        ([{"type": "tool_use", "id": "c1", "name": "find", "input": {"q": "x"}}], [(None, CALL)]),
+        (OTHER, [(None, OtherPart({"type": "output", "output": OTHER}))]),
+    ],
+)
+def test_what_a_program_gave_langfuse_as_an_output_is_an_answer_that_is_not_empty(output: Any, expected: Any) -> None:
+    """Whole responses, their items or blocks, or an object of the program's own, as `update(output=...)` takes them."""
+    [trace] = langfuse([], [])
+    trace["observations"] = [
+        {**trace["observations"][0], "input": [{"role": "user", "content": "hi"}], "output": output}
+    ]
+    _, [run] = read(lines(trace))
+    [placed] = run.calls
+    assert [(one.finish_reason, one.message.parts[0]) for one in placed.call.choices] == expected
+
+
 @pytest.mark.parametrize("written_by", [langfuse, langsmith, braintrust])
 def test_an_answer_that_was_cut_says_so(written_by: Callable[..., list[Any]]) -> None:
     items = written_by([THOUGHT, ASKS], [{**SAYS, "status": "incomplete"}])

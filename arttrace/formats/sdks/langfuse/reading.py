@@ -7,11 +7,14 @@ from typing import Any
 
 from arttrace.formats.sdks.langfuse import names
 from arttrace.formats.sdks.langfuse.writing import chat_attributes
-from arttrace.formats.sdks.openai_messages import keywords, langchain_result, settings, text_of
+from arttrace.formats.sdks.openai_messages import are_items, keywords, langchain_result, settings, text_of
 from arttrace.records import semconv
+from arttrace.records.message import REASONING
 from arttrace.records.span import Attributes, SpanRow
-from arttrace.records.values.lenient_json import json_object
+from arttrace.records.values.finish_reasons import stated_reason
+from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
+from arttrace.wire.apis.openai.responses import status_reason
 
 _OPERATIONS = {
     "generation": semconv.OPERATION_CHAT,
@@ -39,7 +42,7 @@ def attributes(span: SpanRow) -> Attributes:
 def _observation(*, kind: str, name: str, given: Any, output: Any) -> Attributes:
     found: Attributes = {semconv.OPERATION_NAME: _OPERATIONS.get(kind)}
     if kind == "generation":
-        found.update(chat_attributes(_asked(given), output, None))
+        found.update(chat_attributes(_asked(given), _answered(output), None))
     elif kind == "tool":
         found[semconv.TOOL_NAME] = name
         found[semconv.TOOL_CALL_ARGUMENTS] = text_of(keywords(given))
@@ -66,6 +69,30 @@ def _asked(given: Any) -> Any:
         return {"messages": [*instructed, *asked], "tools": given.get("tools")}
     part = {"type": "text", "text": given} if isinstance(given, str) else {"type": "input", "input": given}
     return [{"role": "user", "content": [part]}]
+
+
+def _answered(output: Any) -> Any:
+    """The output of a generation as an answer, or several: a response of OpenAI's APIs as the answers in it, blocks of
+    Anthropic's alone as one; an object that is none stays as it came, in a part of its own."""
+    if isinstance(output, list) and output and all(map(_is_block, output)):
+        return {"role": "assistant", "content": output}
+    if not isinstance(output, dict) or not output or output.keys() & _OF_A_MESSAGE or are_items([output]):
+        return output
+    choices, items = (json_objects(output.get(name)) for name in ("choices", "output"))
+    if answers := [{**json_object(one.get("message")), "finish_reason": stated_reason(one)} for one in choices]:
+        return answers
+    if are_items(items):
+        return [{**items[0], "finish_reason": status_reason(output, items)}, *items[1:]]
+    return {"role": "assistant", "content": [{"type": "output", "output": output}]}
+
+
+_OF_A_MESSAGE = {"role", "content", "parts", "tool_calls", "function_call", "refusal", "audio", *REASONING}
+_BLOCKS = ("text", "tool_use", "thinking", "redacted_thinking")
+
+
+def _is_block(value: Any) -> bool:
+    block = json_object(value)
+    return "role" not in block and block.get("type") in _BLOCKS
 
 
 def _is_offer(message: Any) -> bool:
