@@ -21,6 +21,7 @@ from scripted_server import Asked, Call, Reply, Script, ScriptedServer, Sent, se
 from spool import finished_spans
 
 from arttrace.records import semconv
+from arttrace.records.message import TextPart
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories
 
@@ -325,8 +326,20 @@ def surveying(asked: Asked) -> Reply:
     return Reply("It is " + asked.results[0])
 
 
-def test_autogen(tmp_path: Path) -> None:
-    runs = run_twice("autogen_agent", surveying, tmp_path)
+@pytest.fixture(scope="module")
+def autogen(tmp_path_factory: pytest.TempPathFactory) -> list[Runs]:
+    """Both programs, in forks of one process: it takes seconds to import AutoGen."""
+
+    def echoing(asked: Asked) -> Reply:
+        return Reply(f"{asked.users[0]}, done")
+
+    modules = ["autogen_agentchat.teams", "autogen_ext.models.openai"]
+    cases = [("autogen_agent", surveying, {}), ("shared_runtime_autogen", echoing, {})]
+    return run_each_twice(modules, cases, tmp_path_factory.mktemp("autogen"))
+
+
+def test_autogen(autogen: list[Runs]) -> None:
+    runs = autogen[0]
     check(runs)
     assert len(runs.calls) == 2
     assert runs.bare[-1].strip() == "It is 12"
@@ -334,6 +347,20 @@ def test_autogen(tmp_path: Path) -> None:
     assert [(tool.name, tool.result, tool.inferred) for tool in build_trajectories(runs.spans)[0].tool_calls] == [
         ("area", "12", False)
     ]
+
+
+def test_messages_of_autogen_are_of_the_run_that_sent_them_whoever_began_the_runtime(autogen: list[Runs]) -> None:
+    runs = autogen[1]
+    assert runs.bare == runs.captured == ["asked, done", "measured, done"]
+    (run,) = build_trajectories(runs.spans)
+    names = {agent.id: agent.name for agent in run.agents}
+    callers = {placed.call.messages[-1].parts[0]: names[placed.agent_id] for placed in run.calls}
+    assert run.incomplete == ""
+    assert callers == {  # the first two have agents of their own, which no span declares
+        TextPart("asked"): "sub-agent",
+        TextPart("published"): "sub-agent",
+        TextPart("measured"): "surveyor",
+    }
 
 
 def arttrace_run(program: str, server: ScriptedServer, data: Path, **more: str) -> str:

@@ -65,6 +65,7 @@ _HOOKS = (
     ("agno.agent.agent", "frameworks.agno:install_agent"),
     ("agno.team.team", "frameworks.agno:install_team"),
     ("agno.tools.function", "frameworks.agno:install_tools"),
+    ("autogen_core._single_threaded_agent_runtime", "frameworks.autogen:install"),
     ("google.adk.telemetry.tracing", "frameworks.google_adk:install"),
     ("pydantic_ai.agent", "frameworks.pydantic_ai:install"),
     ("dspy.adapters.types.tool", "frameworks.dspy:install"),
