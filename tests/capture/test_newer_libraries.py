@@ -12,7 +12,8 @@ import pytest
 import arttrace
 from arttrace.capture.base import guard
 from arttrace.capture.patches import registry
-from arttrace.capture.patches.frameworks import agno, openai_agents, pydantic_ai
+from arttrace.capture.patches.frameworks import agno, openai_agents
+from arttrace.capture.patches.frameworks.followed import pydantic_ai
 from arttrace.capture.patches.frameworks.langchain import steps as langchain_steps
 from arttrace.capture.patches.model_clients import bedrock
 

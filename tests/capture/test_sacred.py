@@ -282,6 +282,8 @@ ELSEWHERE = {
     "following the agents of PydanticAI": "tests/frameworks",
     "following the steps of LangChain": "test_newer_libraries.py",
     "reading a call of Google ADK": "tests/frameworks",
+    "sending a message of AutoGen": "tests/frameworks",
+    "handling a message of AutoGen": "tests/frameworks",
     "ending a library's span": "test_library_spans.py",
     "answering a tool from the record": "test_recorded_tools.py",
     "recording Claude Code": "test_claude_agent_sdk.py",

@@ -69,7 +69,8 @@ def install_workflow(module: ModuleType) -> None:
 def _install(kind: Any) -> None:
     patch(kind, "run", _run)
     patch(kind, "run_agent_step", _step)
-    patch(kind, "parse_agent_output", _step)  # asks for structured output, or for the answer where it is to stop early
+    if hasattr(kind, "parse_agent_output"):  # it asks for structured output, or for the answer that ends it early
+        patch(kind, "parse_agent_output", _step)
     patch(kind, "call_tool", _call_tool)
 
 
