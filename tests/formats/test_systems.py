@@ -193,6 +193,36 @@ def test_langsmith_with_the_runs_below_in_the_run() -> None:
     assert (found.spans, said(run), run.agents[0].name) == (3, [(["user"], "yo")], "agent")
 
 
+@pytest.mark.parametrize(
+    ("outputs", "answer"),
+    [
+        (
+            {"output": {"choices": [{"message": {"role": "assistant", "content": "yo"}, "finish_reason": "length"}]}},
+            "yo",
+        ),
+        (
+            {
+                "message": {
+                    "role": "assistant",
+                    "content": [{"type": "text", "text": "yo"}],
+                    "stop_reason": "max_tokens",
+                }
+            },
+            "yo",
+        ),
+        ({"output": {"answer": 42}}, None),
+    ],
+)
+def test_what_a_function_returned_to_langsmith_is_an_answer_or_unread(
+    outputs: dict[str, Any], answer: str | None
+) -> None:
+    """Of `@traceable(run_type="llm")`; an object that is no answer was an empty one."""
+    found, [run] = read(lines(langsmith_run(CHILD, "llm", None, 1, inputs={"messages": ASKED}, outputs=outputs)))
+    choices = [(one.message.text, one.finish_reason) for one in run.calls[0].call.choices]
+    assert choices == ([] if answer is None else [(answer, "length")])
+    assert len(found.unread) == (answer is None)
+
+
 def test_langsmith_in_bulk_with_openais_messages(tmp_path: Path) -> None:
     inputs = {"messages": [{"role": "user", "content": "hi"}], "model": "m"}
     outputs = {"choices": [{"message": {"role": "assistant", "content": "yo"}, "finish_reason": "stop"}]}

@@ -68,6 +68,8 @@ def tool(name: str, given: dict[str, Any], output: dict[str, Any], metadata: dic
 
 
 def call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], metadata: dict[str, Any]) -> Attributes:
+    if output.keys() == {"output"} and isinstance(output["output"], dict):  # a function's, which returned an object
+        output = output["output"]
     parameters = object_of(extra.get("invocation_params"))
     messages = given.get("messages")
     if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], list):
@@ -158,14 +160,17 @@ def _replies(output: dict[str, Any]) -> Iterator[Any]:
     elif isinstance(output.get("messages"), list):
         yield from _messages(output["messages"][-1:])
     elif isinstance(output.get("message"), dict):
-        yield from _messages([output["message"]])
+        reason = finish_reason(stated_reason({**output, **output["message"]}))
+        yield from ({"finish_reason": reason, **one} for one in _messages([output["message"]]))
     elif "role" in output or "content" in output:
         yield {"finish_reason": finish_reason(output.get("stop_reason")), **output}
     elif isinstance(items := output.get("output"), list) and are_items(items):
         yield {**object_of(items[0]), "finish_reason": status_reason(output, items)}
         yield from items[1:]
-    elif isinstance(output.get("output"), (str, dict)):
-        yield {"content": output["output"]} if isinstance(output["output"], str) else output["output"]
+    elif isinstance(output.get("output"), str):
+        yield {"content": output["output"]}
+    elif isinstance(output.get("output"), dict):
+        yield from _replies(output["output"])
 
 
 def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
