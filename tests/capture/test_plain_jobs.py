@@ -13,10 +13,17 @@ import pytest
 from asks_by_httpx import ASK, CAPTURED
 from chat_server import ChatServer
 from joined_program import one_trajectory, run
+from served_app import served
 from spool import read_spans
+from trace_requests import spooled
 
+from arttrace.collector.app import CollectorApp
+from arttrace.collector.forward import Forward
+from arttrace.collector.spool import Spool
 from arttrace.records.rollout import BEGUN_IN, ROLLOUT
 from arttrace.records.trajectory import Trajectory
+from arttrace.store.server.auth import Authorizer
+from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories
 
 PROGRAM = f"""{ASK}
@@ -84,6 +91,20 @@ def test_each_job_is_a_run_of_its_function(how: str, tmp_path: Path, server: Cha
     ]
     source = str(tmp_path / "program.py")
     assert {each.entry for each in found} == {source, *(f"{source}:{name}" for name in ("job", "fails", "Odd"))}
+
+
+def test_a_process_that_records_nothing_delivers_for_its_children(tmp_path: Path, server: ChatServer) -> None:
+    """Those of a pool are killed, and others leave it to whoever started them."""
+    data = DataDir(tmp_path / "collected")
+    sink = Spool(data)
+    with served(CollectorApp(sink, Forward(data), Authorizer("token"))) as url:
+        assert captured(tmp_path, server, "fork", ARTTRACE_ENDPOINT=url) == []
+    sink.close()
+    found = build_trajectories(spooled(data))
+    assert sorted(text for each in found for text in asked(each)) == sorted(
+        ["begin", "a one", "a two", "b one", "b two", "c", "g", "d one", "d three", "e one", "e three", "f"]
+    )
+    assert [each.incomplete for each in found if each.incomplete] == []
 
 
 def test_in_a_rollout_of_the_program_they_are_all_one_run(tmp_path: Path, server: ChatServer) -> None:

@@ -42,6 +42,9 @@ _exiting = Guard("the flush at exit", background=True)
 
 _DELIVER_AT_EXIT_S = 5.0  # to a collector that answers; the rest stays in the outbox
 
+_delivers: int | None = None
+"""The process that delivers at its end what its children recorded."""
+
 before_exit: list[Callable[[], None]] = []
 """Called before the last flush: what is still open ends here."""
 
@@ -234,6 +237,25 @@ def at_exit() -> None:
     if _recorder is not None:
         with _exiting:
             _recorder.deliver(_DELIVER_AT_EXIT_S, patient=False)
+
+
+def deliver_for_children() -> None:
+    """A child is being started, which leaves what it records to this process to deliver: at its end it does so, if it
+    has recorded nothing itself, too."""
+    global _delivers
+    if _delivers is None and _recorder is None:
+        _delivers = os.getpid()
+        atexit.register(_deliver_of_children)
+
+
+def _deliver_of_children() -> None:
+    from arttrace.system.journal import list_segments  # as the recorder: importing arttrace stays quick
+
+    with _exiting:
+        if _recorder is None and _delivers == os.getpid():
+            settings = Settings.resolve()
+            if not settings.disabled and settings.collector is not None and list_segments(settings.data.outbox):
+                recorder().deliver(_DELIVER_AT_EXIT_S, patient=False)
 
 
 def _after_fork_in_child() -> None:

@@ -338,11 +338,12 @@ class ShippingLock:
             self._fd = None
 
 
-def sizes(directory: Path, *, sealed_only: bool = False) -> dict[str, int]:
-    """The segments there are and their sizes in bytes."""
+def sizes(directory: Path, *, finished_only: bool = False) -> dict[str, int]:
+    """The segments there are and their sizes in bytes; or those that nobody writes any more, as they are sealed or
+    their process was killed."""
     found = {}
     for segment in list_segments(directory):
-        if segment.path.suffix == SEALED_SUFFIX or not sealed_only:
+        if not finished_only or segment.finished():
             with contextlib.suppress(FileNotFoundError):
                 found[segment.name] = segment.path.stat().st_size
     return found

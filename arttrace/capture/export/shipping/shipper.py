@@ -93,14 +93,14 @@ class Shipper:
             self._news.set()
 
     def drain(self, timeout_s: float | None, *, patient: bool = True) -> bool:
-        """Return True when all that is sealed, by this process and its children, is delivered by whichever process
-        ships; False when the time is over, or, without `patient`, when the receiver does not take it."""
+        """Return True when all that nobody writes any more, of this process and its children, is delivered by whichever
+        process ships; False when the time is over, or, without `patient`, when the receiver does not take it."""
         return drain([self], timeout_s, patient=patient)
 
     def begin_drain(self) -> Callable[[bool], bool | None]:
         """Deliver what is sealed with short pauses, until `end_drain`. The function, which is called with whether to be
         patient, says whether it is delivered; None while it may still be."""
-        sealed, outages = sizes(self._directory, sealed_only=True), self.outages
+        sealed, outages = sizes(self._directory, finished_only=True), self.outages
         begun = self._attempts
         self._waiting += 1
         if sealed:

@@ -57,6 +57,7 @@ def install_pool(module: ModuleType) -> None:
 def _start(start: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(start)
     def hooked(self: Any) -> None:
+        lifecycle.deliver_for_children()
         place = _place()
         if place is None:
             return start(self)
