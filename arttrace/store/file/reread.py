@@ -26,7 +26,7 @@ from arttrace.store.rows.encode import CONVENTIONS, with_conventions
 from arttrace.store.rows.tables import SPANS, TRAJECTORY_ID
 from arttrace.store.transactions import registered, transaction
 
-_READING: Final = "7"
+_READING: Final = "8"
 """Counted up when formats/sdks understands more, or `with_conventions` keeps more of it."""
 SAY: Final = f"COMMENT ON TABLE span_records IS 'read {_READING}';"
 """That the rows of a store were made by this reading."""
