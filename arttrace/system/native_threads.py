@@ -31,6 +31,7 @@ __all__ = [
     "SimpleQueue",
     "Thread",
     "allocate_lock",
+    "get_ident",
     "is_ours",
     "is_patched",
     "never_switch",
@@ -60,7 +61,7 @@ def _pristine() -> Any:
 
 _native = _pristine()
 _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = _native.start_new_thread
-_get_ident: Callable[[], int] = _native.get_ident
+get_ident: Callable[[], int] = _native.get_ident
 allocate_lock: Callable[[], _thread.LockType] = _native.allocate_lock
 """A lock of the operating system. For what holds it so shortly that no greenlet can be switched meanwhile."""
 
@@ -73,7 +74,7 @@ if hasattr(os, "register_at_fork"):
 
 def is_ours() -> bool:
     """Whether a `Thread` of this module calls."""
-    return _get_ident() in _ours
+    return get_ident() in _ours
 
 
 def never_switch() -> None:
@@ -185,7 +186,7 @@ class Thread:
         _start_new_thread(self._run, ())
 
     def _run(self) -> None:
-        ident = _get_ident()
+        ident = get_ident()
         _ours.add(ident)
         try:
             self._target()

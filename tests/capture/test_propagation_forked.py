@@ -249,3 +249,31 @@ def test_no_span_of_a_process_that_joined_is_lost_in_silence(how: str, tmp_path:
     for lost in {span.span_id: span.name for span in spans}.items():
         runs = build_trajectories(span for span in spans if span.span_id != lost[0])
         assert all(one.incomplete for one in runs), lost
+
+
+IMPORTING = """
+import os, sys, threading, time
+from arttrace.capture.base.settings import Settings
+from arttrace.capture.export.destinations import Destinations
+begun = threading.Event()
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "arttrace.capture.export.shipping.otlp_client":
+            begun.set()
+            time.sleep(0.5)
+sys.meta_path.insert(0, Slow())
+importing = threading.Thread(target=Destinations(Settings.resolve()).shipper)
+importing.start()
+assert begun.wait(60)
+if (pid := os.fork()) == 0:
+    from arttrace.capture.export.shipping.shipper import Shipper
+    os._exit(0)
+importing.join()
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_process_that_is_forked_while_what_ships_is_imported_has_all_of_it(tmp_path: Path) -> None:
+    """A child has for good what its parent had of a module: "cannot import name 'Shipper' from partially ..."."""
+    run(IMPORTING, tmp_path, ARTTRACE_ENDPOINT="http://127.0.0.1:9")

@@ -6,16 +6,23 @@ failure here never reaches the spool.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from arttrace.capture.base.guard import Guard
 from arttrace.capture.base.settings import Settings
+from arttrace.system import native_threads
 
 if TYPE_CHECKING:
     from arttrace.capture.export.shipping.forwarding import ReceiverOutboxes
     from arttrace.capture.export.shipping.shipper import Shipper
 
 _shipping = Guard("shipping to the collector", background=True)
+_importing = native_threads.allocate_lock()
+"""Held while what ships is imported, and by who forks: a child that is forked meanwhile has half a module for good."""
+_IMPORTED_WITHIN_S = 2.0
+_forking: int | None = None
+"""The thread that forks, and holds it."""
 
 
 class Destinations:
@@ -50,7 +57,8 @@ class Destinations:
         if self._forwards_any and payloads:
             with _shipping:
                 if self._forwards is None:
-                    from arttrace.capture.export.shipping.forwarding import ReceiverOutboxes
+                    with _importing:
+                        from arttrace.capture.export.shipping.forwarding import ReceiverOutboxes
 
                     settings = self._settings
                     self._forwards = ReceiverOutboxes(
@@ -99,7 +107,8 @@ class Destinations:
     def shipper(self) -> Shipper:
         """What ships to the collector of the settings; there must be one."""
         if self._shipper is None:
-            from arttrace.capture.export.shipping.shipper import Shipper
+            with _importing:
+                from arttrace.capture.export.shipping.shipper import Shipper
 
             receiver = self._settings.collector
             assert receiver is not None
@@ -111,3 +120,25 @@ class Destinations:
             *([self._shipper] if self._shipper is not None else []),
             *(self._forwards.shippers if self._forwards is not None else []),
         ]
+
+
+def _before_fork() -> None:
+    global _forking
+    if _importing.acquire(timeout=_IMPORTED_WITHIN_S):
+        _forking = native_threads.get_ident()
+
+
+def _after_fork_in_parent() -> None:
+    global _forking
+    if _forking == native_threads.get_ident():
+        _forking = None
+        _importing.release()
+
+
+def _after_fork_in_child() -> None:
+    global _importing, _forking
+    _importing, _forking = native_threads.allocate_lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
