@@ -31,7 +31,8 @@ import arttrace
 from arttrace.capture import middleware
 from arttrace.capture.base.guard import failures
 from arttrace.capture.base.remote_context import BAGGAGE
-from arttrace.capture.patches import outgoing_headers, processes
+from arttrace.capture.patches import outgoing_headers
+from arttrace.capture.patches.processes import programs
 from arttrace.commands import cli
 from arttrace.records import semconv
 from arttrace.records.reward import Reward
@@ -53,12 +54,12 @@ def test_a_failure_of_ours_is_not_noticed(
     with serving(arttrace.WSGIMiddleware(service)) as url:
         arttrace.init(project="test", dir=tmp_path / "data", propagate=["127.0.0.1"])
         with arttrace.trajectory(name="run"):
-            ours = (processes, "outgoing_context"), (outgoing_headers, "outgoing_context"), (middleware, "parse")
+            ours = (programs, "outgoing_context"), (outgoing_headers, "outgoing_context"), (middleware, "parse")
             for module, name in ours:
                 with monkeypatch.context() as patch:
                     patch.setattr(module, name, broken)
                     assert subprocess.run([sys.executable, "-S", "-c", "pass"]).returncode == 0
-                    assert httpx.get(url).text == "done"
+                    assert httpx.get(url, timeout=60).text == "done"
     for part in ("telling a child process its", "telling a server its", "joining a"):
         assert any(name.startswith(part) for name in failures - before), part
 

@@ -139,7 +139,7 @@ def test_no_captured_text_steers_the_terminal(tmp_path: Path, capsys: pytest.Cap
     pruned = run(tmp_path, "prune", "--max-size", "1KB", "--dry-run").output
     assert "shop " in pruned
     judged = Judgement("j", "k", f"one {ESCAPE}", "m", "r", {"a": 0.5, "b": 1.0}, {}, 1, 1, None, 1)
-    plan = score._DueGroups([], [judged], 0, 0, 0)
+    plan = score._DueGroups([], [judged], [], 0, 0, 0)
     score._show(plan, [judged], 1, [(f"two {ESCAPE}", score.JudgeError(f"said {ESCAPE}"))])
     shown = capsys.readouterr().out
     assert "not scored: two" in shown
