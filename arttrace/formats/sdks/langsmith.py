@@ -12,7 +12,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from arttrace.formats.sdks.anthropic_messages import in_openais_form, whole_conversation
-from arttrace.formats.sdks.openai_messages import answers, are_items, inputs, keywords, settings, text_of, tools
+from arttrace.formats.sdks.openai_messages import (
+    answers,
+    are_items,
+    inputs,
+    items_answered,
+    items_asked,
+    keywords,
+    settings,
+    text_of,
+    tools,
+)
 from arttrace.records import semconv
 from arttrace.records.message import joined_text, stated_reasoning
 from arttrace.records.span import Attributes
@@ -20,7 +30,6 @@ from arttrace.records.values.costs import whole_cost
 from arttrace.records.values.finish_reasons import finish_reason, stated_reason
 from arttrace.records.values.lenient_json import read_json
 from arttrace.wire.apis.anthropic.messages import counts as openais_counts
-from arttrace.wire.apis.openai.responses import status_reason
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "langsmith.span.kind"
@@ -75,9 +84,7 @@ def call(given: dict[str, Any], output: dict[str, Any], extra: dict[str, Any], m
     if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], list):
         messages = messages[0]  # LangChain's, of a batch of one
     if not isinstance(messages, list) and isinstance(asked := given.get("input"), (str, list)):
-        messages = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
-        instructions = given.get("instructions")
-        messages = [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
+        messages = items_asked(asked, given.get("instructions"))
     if not isinstance(messages, list):
         prompts = given.get("prompts") or ([given["prompt"]] if "prompt" in given else None)
         messages = [{"role": "user", "content": one} for one in prompts] if isinstance(prompts, list) else None
@@ -164,9 +171,8 @@ def _replies(output: dict[str, Any]) -> Iterator[Any]:
         yield from ({"finish_reason": reason, **one} for one in _messages([output["message"]]))
     elif "role" in output or "content" in output:
         yield {"finish_reason": finish_reason(output.get("stop_reason")), **output}
-    elif isinstance(items := output.get("output"), list) and are_items(items):
-        yield {**object_of(items[0]), "finish_reason": status_reason(output, items)}
-        yield from items[1:]
+    elif items := items_answered(output):
+        yield from items
     elif isinstance(output.get("output"), str):
         yield {"content": output["output"]}
     elif isinstance(output.get("output"), dict):

@@ -20,6 +20,7 @@ from arttrace.trajectories.decoding.attribute_values import from_json
 from arttrace.trajectories.decoding.messages import chat_tool
 from arttrace.wire.apis.anthropic.chat import chat_tools
 from arttrace.wire.apis.openai.response_items import parse_input, parse_output
+from arttrace.wire.apis.openai.responses import status_reason
 from arttrace.wire.messages import parse_message
 
 _encoder = msgspec.json.Encoder()
@@ -52,6 +53,18 @@ def are_items(messages: Sequence[Any]) -> bool:
     if any("tool_calls" in one or one.get("role") == "tool" for one in given):
         return False
     return any(_is_item(one) or any(map(_is_text_of_an_item, json_objects(one.get("content")))) for one in given)
+
+
+def items_asked(given: Any, instructions: Any) -> list[Any]:
+    """What a request of the Responses API asks, in the place of messages: a text is the user's."""
+    asked = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    return [*([{"role": "system", "content": instructions}] if instructions else []), *asked]
+
+
+def items_answered(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of a response of the Responses API, the first with why the response ended; none of what is no such."""
+    items = json_objects(response.get("output"))
+    return [{**items[0], "finish_reason": status_reason(response, items)}, *items[1:]] if are_items(items) else []
 
 
 def _is_item(value: dict[str, Any]) -> bool:

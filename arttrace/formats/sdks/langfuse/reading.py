@@ -7,14 +7,21 @@ from typing import Any
 
 from arttrace.formats.sdks.langfuse import names
 from arttrace.formats.sdks.langfuse.writing import chat_attributes
-from arttrace.formats.sdks.openai_messages import are_items, keywords, langchain_result, settings, text_of
+from arttrace.formats.sdks.openai_messages import (
+    are_items,
+    items_answered,
+    items_asked,
+    keywords,
+    langchain_result,
+    settings,
+    text_of,
+)
 from arttrace.records import semconv
 from arttrace.records.message import REASONING
 from arttrace.records.span import Attributes, SpanRow
 from arttrace.records.values.finish_reasons import stated_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.trajectories.decoding.attribute_values import from_json, text
-from arttrace.wire.apis.openai.responses import status_reason
 
 _OPERATIONS = {
     "generation": semconv.OPERATION_CHAT,
@@ -64,9 +71,7 @@ def _asked(given: Any) -> Any:
     if given is None or isinstance(given, list) or isinstance(json_object(given).get("messages"), list):
         return given
     if isinstance(given, dict) and "input" in given and given.keys() <= _OF_RESPONSES:
-        asked = given["input"] if isinstance(given["input"], list) else [{"role": "user", "content": given["input"]}]
-        instructed = [{"role": "system", "content": given["instructions"]}] if given.get("instructions") else []
-        return {"messages": [*instructed, *asked], "tools": given.get("tools")}
+        return {"messages": items_asked(given["input"], given.get("instructions")), "tools": given.get("tools")}
     part = {"type": "text", "text": given} if isinstance(given, str) else {"type": "input", "input": given}
     return [{"role": "user", "content": [part]}]
 
@@ -78,11 +83,11 @@ def _answered(output: Any) -> Any:
         return {"role": "assistant", "content": output}
     if not isinstance(output, dict) or not output or output.keys() & _OF_A_MESSAGE or are_items([output]):
         return output
-    choices, items = (json_objects(output.get(name)) for name in ("choices", "output"))
+    choices = json_objects(output.get("choices"))
     if answers := [{**json_object(one.get("message")), "finish_reason": stated_reason(one)} for one in choices]:
         return answers
-    if are_items(items):
-        return [{**items[0], "finish_reason": status_reason(output, items)}, *items[1:]]
+    if items := items_answered(output):
+        return items
     return {"role": "assistant", "content": [{"type": "output", "output": output}]}
 
 
