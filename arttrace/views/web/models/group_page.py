@@ -114,8 +114,10 @@ def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
 def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
     """What a GRPO step learns from a group, in words, and whether it learns anything."""
     trainable = [run for run in runs if never_trained_on(run) is None]
-    rewards = _rewards(runs)
-    left = _left_out(runs)
+    compared, otherwise = _compared(runs)
+    parts = [[reward for _, reward in part] for part in compared]
+    rewards = [reward for part in parts for reward in part]
+    left = _left_out(runs, otherwise)
     if not trainable:
         return f"Nothing: no run of it may be trained on.{left}", False
     if len(rewards) < 2:
@@ -131,7 +133,6 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
             reasons.update(run.quarantined)
         said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3)) or "no tokens were captured"
         return f"Nothing: no token of it can be trained on ({said}).", False
-    parts = [[reward for _, reward in part] for part in _compared(runs)[0]]
     if all(map(are_equal, parts)):
         values = " and ".join(f"{part[0]:.3f}" for part in parts)
         return (
@@ -146,10 +147,9 @@ def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
     )
 
 
-def _left_out(runs: Sequence[TrajectorySummary]) -> str:
+def _left_out(runs: Sequence[TrajectorySummary], otherwise: int) -> str:
     never = Counter(map(never_trained_on, runs))
     unrewarded = sum(never_trained_on(run) is None and trajectory_reward(run) is None for run in runs)
-    otherwise = _compared(runs)[1]
     counts = {
         NotTrained.INCOMPLETE: never[NotTrained.INCOMPLETE],
         NotTrained.HELD_OUT: never[NotTrained.HELD_OUT],
@@ -211,10 +211,6 @@ def compare(chosen: Sequence[tuple[Member, Sequence[TranscriptEntry]]], most: in
             for member, entries in chosen
         ),
     )
-
-
-def _rewards(runs: Sequence[TrajectorySummary]) -> list[float]:
-    return [reward for part in _compared(runs)[0] for _, reward in part]
 
 
 def _compared(runs: Sequence[TrajectorySummary]) -> tuple[list[Compared[TrajectorySummary]], int]:
