@@ -28,6 +28,21 @@ async def test_the_end_of_a_command_is_seen_while_what_it_started_holds_its_outp
         os.kill(left_behind, signal.SIGKILL)
 
 
+async def test_who_waits_for_a_line_is_cancelled_in_the_turn_in_which_one_comes() -> None:
+    """Python 3.11's `asyncio.wait_for` returns the line then, and who cancelled waits for good."""
+    child = Child.start("sh", "-c", "read line")
+    waiting = asyncio.create_task(child.line())
+    await asyncio.sleep(0.01)
+    child._tell()
+    await asyncio.sleep(0)
+    assert waiting.cancel()
+    try:
+        assert await asyncio.wait((waiting,), timeout=5) == ({waiting}, set())
+        assert waiting.cancelled()
+    finally:
+        await child.stop()
+
+
 NOT_ASYNCHRONOUS = """
 import asyncio, os, signal
 import arttrace.loop as art

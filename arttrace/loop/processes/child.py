@@ -117,7 +117,8 @@ class Child:
             while not (self._lines or self._is_read or is_over):
                 is_over = self._process.poll() is not None
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(told.wait(), _LAST_WORDS_S if is_over else _LOOK_EVERY_S)
+                    async with asyncio.timeout(_LAST_WORDS_S if is_over else _LOOK_EVERY_S):
+                        await told.wait()
                 told.clear()
             return self._lines.popleft() if self._lines else b""
         finally:
@@ -168,7 +169,8 @@ class Child:
         self._process.terminate()
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._exited(), _STOP_S)
+                async with asyncio.timeout(_STOP_S):
+                    await self._exited()
         finally:
             self._process.kill()
             await self._exited()
