@@ -23,7 +23,7 @@ from arttrace.records import semconv
 from arttrace.records.policy import Consumed, PolicyStep
 from arttrace.records.record import Record
 from arttrace.records.reward import Reward
-from arttrace.records.span import SpanRow
+from arttrace.records.span import SpanLink, SpanRow
 from arttrace.store import Store, open_store
 from arttrace.store.file import prune as prune_module
 from arttrace.store.file.cancellation import Stop, Stopped
@@ -446,3 +446,27 @@ def test_rewards_of_runs_that_never_came_go_by_their_age(data: DataDir) -> None:
 
 def rewarded(store: Store) -> set[str]:
     return {id for (id,) in store.sql("SELECT trajectory_id FROM rewards")[1]}
+
+
+def test_trajectories_are_counted_as_they_are_listed(data: DataDir) -> None:
+    """An agent in a trace of its own that links to its caller counted as another one, conversations of a trace as one;
+    what sources say likewise."""
+
+    def agent(number: int, *links: SpanLink, of: int = 0, **said: str) -> SpanRow:
+        said = {semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT, **said}
+        return SpanRow(
+            f"{of or number:032x}", f"{number:016x}", "agent", T0, T0 + 1, attributes={**said}, links=[*links]
+        )
+
+    roots = [agent(1, **{semconv.TRAJECTORY_ID: "run"}), agent(2)]
+    linked = [agent(10 + number, SpanLink(one.trace_id, one.span_id)) for number, one in enumerate(roots)]
+    talks = [agent(20 + number, of=20, **{semconv.CONVERSATION_ID: f"talk {number}"}) for number in range(4)]
+    with Store.open(data, create=True) as store:
+        store.append([*roots, *linked, *talks, *at(9, research_run("new"))])
+        planned = store.prune(before_ns=T0 + HOUR, dry_run=True)
+        assert (planned.trajectories, planned.spans, planned.kept_trajectories) == (6, 8, 1)
+        assert [one.trajectories for one in planned.sources] == [6]
+        assert len(store.summaries()) == 7
+        done = store.prune(before_ns=T0 + HOUR)
+        assert (done.trajectories, done.spans, done.kept_trajectories) == (6, 8, 1)
+        assert [one.id for one in store.summaries()] == ["new"]

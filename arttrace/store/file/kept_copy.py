@@ -38,9 +38,9 @@ NewestRows = dict[str, int]
 
 
 class PrunableRun(msgspec.Struct):
-    """Trajectories and traces that share spans or are linked: they stay or go together. `last_ns` is when the last of
-    it ended or came in, whichever is later: what was imported yesterday is new, whenever it happened. `size` is the
-    bytes of its spans as JSON."""
+    """Trajectories (the ids under which their spans are stored) and traces that share spans or are linked: they stay or
+    go together. `last_ns` is when the last of it ended or came in, whichever is later: what was imported yesterday is
+    new, whenever it happened. `size` is the bytes of its spans as JSON."""
 
     trajectories: set[str]
     traces: set[str]
@@ -52,6 +52,9 @@ class PrunableRun(msgspec.Struct):
     spans: int = 0
     first_start_ns: int = 0
     last_start_ns: int = 0
+    shown: set[str] = msgspec.field(default_factory=set)
+    """The ids of the trajectories that they are: an agent in a trace of its own that links to another is part of that
+    one, and conversations split a trace."""
     left_out: bool = False
     """Whether sampling left out all of them, for good."""
     goes_on: bool = False

@@ -22,6 +22,8 @@ from arttrace.store.file.connections import SharedFile
 from arttrace.store.file.duckdb_file import bytes_in_use, copy_beside
 from arttrace.store.file.kept_copy import NewestRows, PrunableRun, copy_kept, copy_rest, newest_rows
 from arttrace.store.rows.left_out import IS_MARK, LEFT_OUT
+from arttrace.store.rows.span_membership import place
+from arttrace.store.rows.view_parts.definition import BELONGS_TO
 from arttrace.system.errors import StoreError
 
 _FOR_GOOD = f"{LEFT_OUT} AND m.arrived_ns < ?"
@@ -88,6 +90,8 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
         try:
             with file.lock, file.rewriting() as connection:
                 connection.execute("CHECKPOINT")
+                with file.if_possible():
+                    place(connection)
                 before = file.path.stat().st_size
                 after = None if dry_run else before
                 found, until = runs(connection), newest_rows(connection)
@@ -121,9 +125,9 @@ def prune(file: SharedFile, *, before_ns: int | None, max_bytes: int | None, dry
                 "Nothing that was to be kept is lost. There must be room for a copy of it beside the store.",
             ) from error
     return Pruned(
-        trajectories=sum(len(run.trajectories) for run in found) - sum(len(run.trajectories) for run in kept),
+        trajectories=sum(len(run.shown) for run in found) - sum(len(run.shown) for run in kept),
         spans=sum(run.spans for run in found) - sum(run.spans for run in kept),
-        kept_trajectories=sum(len(run.trajectories) for run in kept),
+        kept_trajectories=sum(len(run.shown) for run in kept),
         bytes_before=before,
         bytes_after=after,
         sources=gone,
@@ -171,11 +175,12 @@ def left_out_for_good() -> str:
 def runs(connection: duckdb.DuckDBPyConnection) -> list[PrunableRun]:
     """Every run of the store, the newest first."""
     rows = connection.execute(
-        f"""SELECT trace_id, trajectory_id, max(greatest(arrived_ns, if(
+        f"""SELECT s.trace_id, s.trajectory_id, max(greatest(arrived_ns, if(
                 greatest(start_ns, end_ns, 0) - arrived_ns > {_AHEAD_NS}, arrived_ns, greatest(start_ns, end_ns, 0)))),
-            sum(bytes)::BIGINT, count(DISTINCT span_id), min(start_ns), max(start_ns), arg_min(origin, start_ns),
-            coalesce(max(project), '')
-        FROM span_records WHERE NOT ({IS_MARK}) GROUP BY ALL"""  # noqa: S608
+            sum(bytes)::BIGINT, count(DISTINCT s.span_id), min(start_ns), max(start_ns), arg_min(origin, start_ns),
+            coalesce(max(project), ''), {BELONGS_TO}
+        FROM span_records s LEFT JOIN placed_spans p ON p.trace_id = s.trace_id AND p.span_id = s.span_id
+        WHERE NOT (s.{IS_MARK}) GROUP BY ALL"""  # noqa: S608
     ).fetchall()
     gone = {id for (id,) in connection.execute(_FOR_GOOD, [time.time_ns() - _REVOCABLE_NS]).fetchall()}
     of_trace: dict[str, PrunableRun] = {}
@@ -191,11 +196,13 @@ def runs(connection: duckdb.DuckDBPyConnection) -> list[PrunableRun]:
         large.last_start_ns = max(large.last_start_ns, small.last_start_ns)
         large.traces |= small.traces
         large.trajectories |= small.trajectories
+        large.shown |= small.shown
         of_trace.update(dict.fromkeys(small.traces, large))
         of_trajectory.update(dict.fromkeys(small.trajectories, large))
 
-    for trace_id, trajectory_id, last_ns, size, spans, first_start_ns, last_start_ns, origin, project in rows:
+    for trace_id, trajectory_id, last_ns, size, spans, first_start_ns, last_start_ns, origin, project, shown in rows:
         run = PrunableRun(set(), {trace_id}, project, origin, last_ns, size, spans, first_start_ns, last_start_ns)
+        run.shown.update(() if shown is None else (shown,))
         if trace_id in of_trace:
             join(of_trace[trace_id], run)
         else:
@@ -239,7 +246,7 @@ def sources(
     by_source = [
         Source(
             name,
-            sum(len(run.trajectories) for run in members),
+            sum(len(run.shown) for run in members),
             sum(run.spans for run in members),
             min(run.first_start_ns for run in members),
             max(run.last_start_ns for run in members),

@@ -87,7 +87,9 @@ def mark_rewarded(connection: duckdb.DuckDBPyConnection) -> None:
         _insert(connection, "odd_traces", [(trace, str(first == last)) for trace, first, last in found])
 
 
-def place(connection: duckdb.DuckDBPyConnection, telling: Callable[[int], Callable[[int], object]]) -> None:
+def place(
+    connection: duckdb.DuckDBPyConnection, telling: Callable[[int], Callable[[int], object]] = lambda _: int
+) -> None:
     """Looks at the marked traces. `telling` is called with how many there are, what it returns with how many were
     looked at. Raises duckdb.Error; then they stay marked."""
     query = "SELECT trace_id FROM odd_traces WHERE NOT placed"
