@@ -3,6 +3,9 @@ down, and what stays when nothing could be copied."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -171,3 +174,25 @@ async def test_what_is_missing_is_named(log: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServingError, match="no command sky"):
         await art.SkyPilotBackend().register(model)
+
+
+async def test_what_a_command_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    """`sky` starts a server of its own, ssh may leave its shared connection: they hold what a command printed into, and
+    it was waited for until they ended, by one who had been cancelled too."""
+    (command := tmp_path / "sky").write_text(
+        f"#!/bin/sh\nsleep 100 &\necho $! >> {tmp_path}/left\n[ $1 = ends ] || sleep 100\necho says no >&2\nexit 3\n"
+    )
+    command.chmod(0o755)
+    try:
+        async with asyncio.timeout(50):
+            with pytest.raises(ServingError, match="exit code 3: says no"):
+                await skypilot._run(str(command), "ends")
+            running = asyncio.create_task(skypilot._run(str(command), "goes on"))
+            while len((tmp_path / "left").read_text().splitlines()) < 2:
+                await asyncio.sleep(0.02)
+            running.cancel()
+            await asyncio.wait((running,))
+            assert running.cancelled()
+    finally:
+        for left in (tmp_path / "left").read_text().split():
+            os.kill(int(left), signal.SIGKILL)

@@ -10,6 +10,7 @@ import contextlib
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -315,16 +316,17 @@ class _CommandFailed(ServingError):
 
 async def _run(*command: str) -> None:
     """Run a command to its end; its output is shown. Raises _CommandFailed, a ServingError, when it fails."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        _, said = await process.communicate()
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-        raise
+    with tempfile.TemporaryFile() as errors:  # what it leaves running would hold a pipe open
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, stderr=errors)
+        try:
+            await process.wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+            raise
+        errors.seek(0)
+        said = errors.read()
     if process.returncode:
         last = said.decode(errors="replace").strip()[-_SHOWN:]
         raise _CommandFailed(

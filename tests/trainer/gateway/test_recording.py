@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from gateway_site import Site, gateway_at
 from stand_in_engine import write_adapter
 
+from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
 from arttrace.store import open_store
@@ -428,3 +430,19 @@ def test_the_same_name_gives_the_same_ids() -> None:
     assert one.parent_span_id != trajectory_owner("t").parent_span_id
     assert trajectory_owner(TRACE).trace_id == TRACE
     assert json.dumps(one.trace_id).strip('"').isalnum()
+
+
+async def test_whoever_waits_for_a_record_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was on the disk by then counted as lost, and a line said so."""
+    said: list[str] = []
+    recorder = GatewayRecorder(tmp_path / "spool", say=said.append)
+    sync, goes_on = recorder._journal.sync, threading.Event()
+    monkeypatch.setattr(recorder._journal, "sync", lambda: goes_on.wait(60) and sync())
+    waiting = asyncio.create_task(recorder.take([Reward(id="r", trajectory_id="t", value=1.0)]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    assert waiting.cancelled()
+    goes_on.set()
+    await asyncio.to_thread(recorder.close)
+    assert (recorder.recorded, recorder.refused, said) == (1, 0, [])

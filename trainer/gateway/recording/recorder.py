@@ -150,6 +150,7 @@ class GatewayRecorder:
 
     async def _written(self, records: Sequence[Record], *, made_here: bool = True, counted: bool = True) -> None:
         done: Future[None] = Future()
+        done.set_running_or_notify_cancel()  # whoever waits may leave; it is written all the same
 
         def write() -> None:
             try:
