@@ -178,11 +178,30 @@ def order_desk(asked: Asked) -> Reply:
     return Reply("Done, " + asked.results[-1])
 
 
+def erasing(asked: Asked) -> Reply:
+    """The ids are those of each answer anew, as some servers count."""
+    if asked.results:
+        return Reply("; ".join(asked.results))
+    numbers = [int(word) for word in asked.users[0].split() if word.isdigit()]
+    return Reply(calls=tuple(Call("erase", {"number": n}, f"call_{at}") for at, n in enumerate(numbers)))
+
+
+def erased(runs: Runs) -> list[tuple[str, str, str | None, bool]]:
+    """The tool calls of a program whose runs wait for a yes: id, arguments, result, inferred."""
+    check(runs)
+    (trajectory,) = build_trajectories(runs.spans)
+    assert len(trajectory.calls) == 4
+    assert {agent.name for agent in trajectory.agents} == {"main", "eraser"}
+    return [(t.id, t.arguments.replace(" ", ""), t.result, t.inferred) for t in trajectory.tool_calls]
+
+
 @pytest.fixture(scope="module")
 def of_openai_agents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
     apis = ("responses", "chat")
-    cases = [("openai_agents", order_desk, {"API": api}) for api in apis]
-    return dict(zip(apis, run_each_twice(["agents"], cases, tmp_path_factory.mktemp("agents")), strict=True))
+    cases: list[tuple[str, Script, dict[str, str]]] = [("openai_agents", order_desk, {"API": api}) for api in apis]
+    cases.append(("approved_openai_agents", erasing, {}))
+    names = (*apis, "approved")
+    return dict(zip(names, run_each_twice(["agents"], cases, tmp_path_factory.mktemp("agents")), strict=True))
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
@@ -208,6 +227,14 @@ def test_openai_agents_sdk(api: str, of_openai_agents: dict[str, Runs]) -> None:
     assert all(span.parent_span_id in (None, root.span_id) for span in agents)
 
 
+def test_a_tool_call_of_openai_agents_that_waits_for_a_yes_is_one(of_openai_agents: dict[str, Runs]) -> None:
+    assert erased(of_openai_agents["approved"]) == [
+        ("call_0", '{"number":3}', "3 erased", False),
+        ("call_1", '{"number":4}', "4 erased", False),
+        ("call_0", '{"number":5}', "no", True),
+    ]
+
+
 def writing(asked: Asked) -> Reply:
     if asked.system.startswith("You review."):
         return Reply("Fine: " + asked.users[-1])
@@ -218,14 +245,15 @@ def writing(asked: Asked) -> Reply:
 
 @pytest.fixture(scope="module")
 def of_langgraph(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
-    """Of the agent, of the agent whose graphs are streamed, and of steps."""
+    """Of the agent, of the agent whose graphs are streamed, of steps, and of runs that wait for a yes."""
     cases: list[tuple[str, Script, dict[str, str]]] = [
         ("langgraph_agent", writing, {}),
         ("langgraph_agent", writing, {"STREAM": "1"}),
         ("langgraph_steps", lambda asked: Reply(asked.system.removeprefix("You ")), {}),
+        ("approved_langgraph", erasing, {}),
     ]
     runs = run_each_twice(["langchain_openai", "langgraph.prebuilt"], cases, tmp_path_factory.mktemp("langgraph"))
-    return dict(zip(("agent", "streamed", "steps"), runs, strict=True))
+    return dict(zip(("agent", "streamed", "steps", "approved"), runs, strict=True))
 
 
 def test_langgraph(of_langgraph: dict[str, Runs]) -> None:
@@ -285,8 +313,33 @@ def test_a_step_that_langgraph_runs_alone_is_its_graphs_own_however_the_graph_is
         assert len({*agents.values()}) == 3, "those that ran at once are apart"
 
 
-def test_pydantic_ai(tmp_path: Path) -> None:
-    runs = run_twice("pydantic_ai_agent", weather, tmp_path)
+def test_a_tool_call_that_langgraph_stops_before_is_one(of_langgraph: dict[str, Runs]) -> None:
+    assert sorted(erased(of_langgraph["approved"])[:2]) == [
+        ("call_0", '{"number":3}', "3 erased", False),
+        ("call_1", '{"number":4}', "4 erased", False),
+    ]
+    assert erased(of_langgraph["approved"])[2:] == [("call_0", '{"number":5}', "no", True)]
+
+
+@pytest.fixture(scope="module")
+def of_pydantic_ai(tmp_path_factory: pytest.TempPathFactory) -> list[Runs]:
+    cases: list[tuple[str, Script, dict[str, str]]] = [
+        ("pydantic_ai_agent", weather, {}),
+        ("approved_pydantic_ai", erasing, {}),
+    ]
+    return run_each_twice(["pydantic_ai.models.openai"], cases, tmp_path_factory.mktemp("pydantic_ai"))
+
+
+def test_a_tool_call_of_pydantic_ai_that_waits_for_a_yes_is_one(of_pydantic_ai: list[Runs]) -> None:
+    assert sorted(erased(of_pydantic_ai[1])) == [
+        ("call_0", '{"number":3}', "3 erased", False),
+        ("call_0", '{"number":5}', "no", True),
+        ("call_1", '{"number":40}', "40 erased", False),
+    ]
+
+
+def test_pydantic_ai(of_pydantic_ai: list[Runs]) -> None:
+    runs = of_pydantic_ai[0]
     check(runs)
     assert runs.bare == ["name='Rome' degrees=4", "name='Athens' degrees=6"]
     executions: dict[str, set[str]] = {}

@@ -12,6 +12,7 @@ from arttrace.records.call import Call
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, MessageNode, ToolCall
 from arttrace.trajectories.agents.http_requests import http_request, is_http_request
+from arttrace.trajectories.agents.resumed import ToolsOfSpan, resumed
 from arttrace.trajectories.agents.returned_answers import Returned
 from arttrace.trajectories.agents.subagents import AgentSpan, partition
 from arttrace.trajectories.agents.tool_calls import Tooling, recorded_tool_call, tool_calls
@@ -107,7 +108,7 @@ class _Placing:
         self._reader = reader
         self._inferred: list[Agent] = []
         self._calls: list[AgentCall] = []
-        self._tools: list[ToolCall] = []
+        self._tools: list[ToolsOfSpan] = []
         self._nodes: list[MessageNode] = []
         self._parent_of: dict[str, str] = {}
         self._spawned_by: dict[str, _Spawned] = {}
@@ -140,7 +141,7 @@ class _Placing:
             else:
                 decorated[key] = span
         tools = tool_calls(recorded, history.exchanges, history.calls, split.agent_of_call)
-        self._tools += tools.calls
+        self._tools.append(ToolsOfSpan(tools, history))
         self._tool_ids.update(tools.id_of_span)
         self._inferred += [
             msgspec.structs.replace(one, spawned_by=tools.id_of_span.get(one.spawned_by or "", one.spawned_by))
@@ -166,7 +167,7 @@ class _Placing:
         return Placed(
             agents=(root, *by_start([*agents, *self._inferred], root.id if self._tree.root is None else None)),
             calls=tuple(sorted(self._calls, key=lambda item: (item.call.start_ns, item.call.span_id))),
-            tool_calls=tuple(sorted(self._tools, key=lambda call: call.start_ns)),
+            tool_calls=tuple(sorted(resumed(self._tools), key=lambda call: call.start_ns)),
             http_requests=tuple(self._request(key, spans[key]) for key in self._read.requests),
             nodes=tuple(self._nodes),
         )

@@ -46,10 +46,13 @@ _TWINS_READ = 64
 
 class Tooling(msgspec.Struct, frozen=True):
     """The tool calls of one agent span in order of start, then as asked, and the id given to each recorded one, by
-    span id."""
+    span id. `unanswered` are those of them that were asked for and have neither result nor error, each with the node of
+    the answer that asked; `unasked` the recorded ones with an id of their own that no message asked for."""
 
     calls: list[ToolCall]
     id_of_span: dict[str, str]
+    unanswered: list[tuple[ToolCall, int]]
+    unasked: list[ToolCall]
 
 
 def tool_calls(
@@ -89,19 +92,23 @@ def tool_calls(
             anonymous.setdefault((call.agent_id, call.name), []).append(span_id)
         elif (call.agent_id, call.id) not in in_messages:
             foreign.setdefault((call.agent_id, call.name), []).append(span_id)
+    nodes: dict[str, int] = {}  # of the answer that asked for each recorded one
     for order, exchange in enumerate(distinct):
         agent_id, part = agent_of[exchange.call], exchange.part
         known = executions.get(order)
         if known is not None:
             # A framework may run the tool under an id of its own.
             found[known] = _with_what_was_asked(found[known], part.id or found[known].id, part.arguments, exchange)
+            nodes[known] = exchange.answer
             continue
         id = exchange.id(calls)
         if (twin := _taken(anonymous.get((agent_id, part.name), []), recorded, part)) is not None:
             found[twin] = _with_what_was_asked(found[twin], id, part.arguments, exchange)
+            nodes[twin] = exchange.answer
             continue
         if (twin := _taken(foreign.get((agent_id, part.name), []), recorded, part)) is not None:
             found[twin] = _with_what_was_asked(found[twin], part.id or found[twin].id, part.arguments, exchange)
+            nodes[twin] = exchange.answer
             continue
         asking = calls[exchange.call]
         inferred = ToolCall(
@@ -117,15 +124,19 @@ def tool_calls(
         asked.append((order, inferred))
     ordered = [(call.start_ns, -1, span_id, call) for span_id, call in found.items()]
     ordered += [(call.start_ns, order, call.id, call) for order, call in asked]
+    open = [(call, distinct[order].answer) for order, call in asked]
+    open += [(found[span_id], node) for span_id, node in nodes.items()]
     return Tooling(
         [call for *_, call in sorted(ordered, key=lambda item: item[:3])],
         {span_id: call.id for span_id, call in found.items()},
+        [(call, node) for call, node in open if call.result is None and call.error is None],
+        [found[span_id] for span_id, call in by_start if span_id not in nodes and call.id != span_id],
     )
 
 
 def _taken(unclaimed: list[str], recorded: Mapping[str, ToolCall], part: ToolCallPart) -> str | None:
     """The first span, of those that nobody has claimed, whose arguments hold those asked for: claimed from now on."""
-    twin = next((span for span in unclaimed[:_TWINS_READ] if _holds(recorded[span].arguments, part.arguments)), None)
+    twin = next((span for span in unclaimed[:_TWINS_READ] if holds(recorded[span].arguments, part.arguments)), None)
     if twin is not None:
         unclaimed.remove(twin)
     return twin
@@ -164,7 +175,7 @@ def _executions(
 
 
 def _says_the_same(call: ToolCall, part: ToolCallPart) -> bool:
-    return call.name == part.name and (not call.arguments or _holds(call.arguments, part.arguments))
+    return call.name == part.name and (not call.arguments or holds(call.arguments, part.arguments))
 
 
 def _may_be(call: ToolCall, part: ToolCallPart) -> bool:
@@ -181,7 +192,7 @@ def _with_what_was_asked(recorded: ToolCall, id: str, arguments: str, exchange: 
 _redacted = re.compile(r"\[redacted, [0-9]+ characters\]").search
 
 
-def _holds(recorded: str, asked: str) -> bool:
+def holds(recorded: str, asked: str) -> bool:
     """Whether recorded arguments are the asked ones, or hold them; of redacted ones nobody knows better."""
     if _redacted(recorded) and _redacted(asked):
         return True

@@ -8,7 +8,7 @@ same word for word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 import msgspec
@@ -36,6 +36,16 @@ class ToolExchange(msgspec.Struct, frozen=True, gc=False):
     def id(self, calls: Sequence[Call]) -> str:
         """The id of its tool call; one that nobody gave an id is named by its place."""
         return self.part.id or f"{calls[self.call].span_id}:{self.choice}:{self.position}"
+
+
+class Carried(msgspec.Struct, frozen=True, gc=False):
+    """A tool call that stands in the prompts of an agent none of whose answers asked for it, at the trie node `node`,
+    and the first result seen there, with the start of the call whose prompt brought it."""
+
+    node: int
+    part: ToolCallPart
+    result: ToolResultPart | None
+    seen_ns: int
 
 
 def result_text(part: ToolResultPart) -> str | None:
@@ -206,6 +216,19 @@ class ToolTraffic:
             seen_ns, text = (own[0], result_text(own[2])) if own else (None, None)
             exchanges.append(ToolExchange(number, node, wanted, position, choice, text, seen_ns, ids))
         return exchanges
+
+    def carried(self, own: Collection[int], message: Sequence[Message]) -> list[Carried]:
+        """The tool calls in prompts that have an id, and stand at none of the `own` answers' nodes."""
+        found: list[Carried] = []
+        for node in self._sent:
+            if node in own:
+                continue
+            for position, part in enumerate(message[node].tool_calls):
+                results = self._results.get((node, position), {})
+                first = min(results.values(), key=lambda one: one[:2], default=None)
+                if part.id:
+                    found.append(Carried(node, part, *((first[2], first[0]) if first else (None, 0))))
+        return found
 
     def _merge(self, echoes: Mapping[int, int]) -> None:
         for echo, answer in echoes.items():

@@ -15,7 +15,7 @@ import msgspec
 from arttrace.records.call import Call
 from arttrace.records.message import Message, ReasoningPart, ToolResultPart
 from arttrace.trajectories.decoding.messages import MessageReader
-from arttrace.trajectories.messages.tool_results import Asked, ToolExchange, ToolTraffic
+from arttrace.trajectories.messages.tool_results import Asked, Carried, ToolExchange, ToolTraffic
 
 ROOT = 0
 """The trie node of the empty history."""
@@ -26,7 +26,8 @@ class MessageTrie(msgspec.Struct, frozen=True):
     from others after the same one, and the ids of tool calls in messages are those sampled. The calls are known by
     number in order of start: `prompts` is the node at which each one's prompt ends, `answers` the node of each of its
     choices (None for an empty answer), `continues` the call that it goes on from, None where a history starts anew.
-    `exchanges` are in the order asked. `without_reasoning` are the calls whose history holds the answer they go on from
+    `exchanges` are in the order asked, `carried` are the tool calls in prompts that none of the calls asked for.
+    `without_reasoning` are the calls whose history holds the answer they go on from
     without its reasoning."""
 
     calls: Sequence[Call]
@@ -37,6 +38,7 @@ class MessageTrie(msgspec.Struct, frozen=True):
     answers: list[tuple[int | None, ...]]
     continues: list[int | None]
     exchanges: list[ToolExchange]
+    carried: list[Carried]
     without_reasoning: set[int]
 
     def path(self, node: int) -> list[int]:
@@ -125,9 +127,10 @@ def build_history(calls: Sequence[Call], executions: Mapping[str, str | None], r
     without = {n for n, before in enumerate(continues) if before is not None and nearest[prompts[n]] in echoes}
     for node, item in sampled.items():
         message[node] = item
+    carried = traffic.carried(sampled, message)
     traffic.give_ids(message)
     exchanges = traffic.exchanges(calls, answers, echoes)
-    return MessageTrie(calls, parent, message, keys, prompts, answers, continues, exchanges, without)
+    return MessageTrie(calls, parent, message, keys, prompts, answers, continues, exchanges, carried, without)
 
 
 def without_reasoning(message: Message) -> Message | None:
