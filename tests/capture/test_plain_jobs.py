@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.store.server.auth import Authorizer
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories
+from arttrace.trajectories.groups import group_key
 
 PROGRAM = f"""{ASK}
 import multiprocessing, sys
@@ -44,6 +46,16 @@ class Odd:
     def __call__(self, task):
         ask(task)
 
+class Worker:
+    def run(self):
+        fails(self.task) if self.task == "i" else ask(self.task)
+
+class Fork(Worker, multiprocessing.get_context("fork").Process):
+    pass
+
+class Spawn(Worker, multiprocessing.get_context("spawn").Process):
+    pass
+
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     with context.Pool(1, initializer=ask, initargs=("begin",)) as pool:
@@ -58,6 +70,12 @@ if __name__ == "__main__":
     process.start()
     process.join()
     assert process.exitcode == 1
+    for task in ("h", "i"):
+        worker = (Spawn if sys.argv[1] == "spawn" else Fork)()
+        worker.task = task
+        worker.start()
+        worker.join()
+        assert worker.exitcode == (task == "i")
 """
 
 
@@ -80,17 +98,24 @@ def test_each_job_is_a_run_of_its_function(how: str, tmp_path: Path, server: Cha
     found = captured(tmp_path, server, how)
     assert [each.incomplete for each in found if each.incomplete] == []
     assert sorted(((each.entry_name, each.arguments, each.error, asked(each)) for each in found), key=str) == [
-        ("program", {"argv": [how]}, None, ["begin"]),
         ("program:Odd", None, None, ["g"]),
+        ("program:Worker.run", None, "ValueError: i", ["i"]),
+        ("program:Worker.run", None, None, ["h"]),
         ("program:fails", {"task": "c"}, "ValueError: c", ["c"]),
         ("program:fails", {"task": "f"}, "ValueError: f", ["f"]),
         ("program:job", {"task": "a", "suffix": "two"}, None, ["a one", "a two"]),
         ("program:job", {"task": "b", "suffix": "two"}, None, ["b one", "b two"]),
         ("program:job", {"task": "d", "suffix": "three"}, None, ["d one", "d three"]),
         ("program:job", {"task": "e", "suffix": "three"}, None, ["e one", "e three"]),
+        ("program:worker", None, None, ["begin"]),  # which multiprocessing.pool gives its processes
     ]
     source = str(tmp_path / "program.py")
-    assert {each.entry for each in found} == {source, *(f"{source}:{name}" for name in ("job", "fails", "Odd"))}
+    assert {each.entry for each in found} == {
+        source,
+        *(f"{source}:{name}" for name in ("job", "fails", "Odd", "Worker.run")),
+    }
+    keys = Counter(map(group_key, found))
+    assert [key for key, runs in keys.items() if runs > 1] == [], "nothing else is an attempt at the same"
 
 
 def test_a_process_that_records_nothing_delivers_for_its_children(tmp_path: Path, server: ChatServer) -> None:
@@ -102,14 +127,14 @@ def test_a_process_that_records_nothing_delivers_for_its_children(tmp_path: Path
     sink.close()
     found = build_trajectories(spooled(data))
     assert sorted(text for each in found for text in asked(each)) == sorted(
-        ["begin", "a one", "a two", "b one", "b two", "c", "g", "d one", "d three", "e one", "e three", "f"]
+        ["begin", "a one", "a two", "b one", "b two", "c", "g", "d one", "d three", "e one", "e three", "f", "h", "i"]
     )
     assert [each.incomplete for each in found if each.incomplete] == []
 
 
 def test_in_a_rollout_of_the_program_they_are_all_one_run(tmp_path: Path, server: ChatServer) -> None:
     (trajectory,) = captured(tmp_path, server, "fork", **{ROLLOUT: json.dumps({"trajectory_id": "r1"})})
-    assert (trajectory.id, trajectory.incomplete, len(trajectory.calls)) == ("r1", "", 12)
+    assert (trajectory.id, trajectory.incomplete, len(trajectory.calls)) == ("r1", "", 14)
 
 
 def test_in_a_rollout_of_a_command_they_are_all_one_run(tmp_path: Path, server: ChatServer) -> None:
@@ -117,7 +142,7 @@ def test_in_a_rollout_of_a_command_they_are_all_one_run(tmp_path: Path, server: 
     captured(tmp_path, server, "fork", **{ROLLOUT: job})
     spans = [span for span in read_spans(tmp_path / "d") if span.name != "command"]  # which the rollout ends
     (trajectory,) = build_trajectories(spans)
-    assert (trajectory.id, trajectory.incomplete, len(trajectory.calls)) == ("r1", "", 12)
+    assert (trajectory.id, trajectory.incomplete, len(trajectory.calls)) == ("r1", "", 14)
 
 
 def test_of_a_program_that_a_run_has_started_they_are_parts(tmp_path: Path, server: ChatServer) -> None:
@@ -134,4 +159,4 @@ def test_of_a_program_that_a_run_has_started_they_are_parts(tmp_path: Path, serv
         OPENAI_BASE_URL=server.url,
         ARTTRACE_RAISE="0",
     )
-    assert len(one_trajectory(tmp_path).calls) == 12
+    assert len(one_trajectory(tmp_path).calls) == 14

@@ -51,12 +51,13 @@ _describing = Guard("saying what a process was given to do")
 
 
 class Work(NamedTuple):
-    """What a process was given to do: a function, by its name and as an entry point, and its arguments."""
+    """What a process was given to do: a function, by its name and as an entry point, and its arguments; `args` is None
+    where what it works on is told otherwise, as by the object that it is a method of, or a queue."""
 
     name: str
     entry: EntryPoint
     fn: Callable[..., Any]
-    args: tuple[Any, ...]
+    args: tuple[Any, ...] | None
     kwargs: Mapping[str, Any]
 
 
@@ -162,7 +163,7 @@ def _begin(parent: Position | None, overrides: RunOverrides | None = None) -> Sc
         overrides.apply(run)
     work = _job or _work_of_process()
     entry = of_program() if work is None else work.entry
-    name = (Path(entry.source).stem or entry.source) if work is None else work.name
+    name = _program_name(entry) if work is None else work.name
     _beginning = threading.get_ident()
     try:
         scope = Scope("trajectory" if parent is None else "agent", name, run=run, parent=parent, entry=entry)
@@ -178,21 +179,36 @@ def _begin(parent: Position | None, overrides: RunOverrides | None = None) -> Sc
 
 def _arguments_of(work: Work) -> Mapping[str, Any] | None:
     """None where they cannot be told: the run is then compared with no other."""
+    if work.args is None:
+        return None
     with _describing:
         return arguments_of(work.fn, work.args, work.kwargs)
     return None
 
 
 def _work_of_process() -> Work | None:
-    """What a process of `multiprocessing` was started for; None where a library's function gives it work."""
+    """What a process of `multiprocessing` was started for: its function, or the `run` of its own class. Where it is a
+    library's, that of this program."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return None
     current = process.current_process()
     target = getattr(current, "_target", None)
-    if target is None or is_of_a_library(target):
+    does = target or type(current).run
+    if does is process.BaseProcess.run:
         return None
-    return Work(*of_callable(target), target, current._args, current._kwargs)
+    name, entry = of_callable(does)
+    if is_of_a_library(does):
+        program = of_program()
+        entry = EntryPoint(program.source, f"{program.name}:{entry.name.rpartition(':')[2]}")
+        return Work(_program_name(program), entry, does, None, {})
+    if target is None:
+        return Work(type(current).__name__, entry, does, None, {})
+    return Work(name, entry, target, current._args, current._kwargs)
+
+
+def _program_name(entry: EntryPoint) -> str:
+    return Path(entry.source).stem or entry.source
 
 
 def begun() -> Position | None:
