@@ -110,6 +110,13 @@ def test_a_setting_of_art_is_the_option_of_its_meaning(given: dict[str, Any], ow
         ({"loss_fn": "importance_sampling"}, "no loss_fn 'importance_sampling'", "loss="),
         ({"loss_fn": "ppo", "loss": "gspo"}, "loss is passed twice", "one of them"),
         ({"kl_penalty_coef": 0.1, "kl_weight": 0.1}, "kl_weight is passed twice", "one of them"),
+        (
+            {"config": art.TrainConfig(learning_rate=1e-4, beta=0.1)},
+            "backend.train takes no config",
+            "backend.train(model, groups, learning_rate=0.0001, kl_weight=0.1)",
+        ),
+        ({"config": art.TrainConfig()}, "this one sets nothing", "Leave it out"),
+        ({"config": {"a": 1}}, "backend.train takes no config", "learning_rate=1e-5"),
     ],
 )
 def test_what_has_nothing_like_it_is_refused_by_name(given: dict[str, Any], said: str, remedy: str) -> None:

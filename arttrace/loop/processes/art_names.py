@@ -205,6 +205,8 @@ def own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TrainingError: One has no counterpart here, or two of them name the same option.
     """
+    if (config := given.get("config")) is not None:
+        raise _config_refused(config)
     own = {name: value for name, value in given.items() if name not in _OF_ART}
     for name, (without, _) in _NOT_HERE.items():
         if given.get(name, without) != without:
@@ -224,6 +226,18 @@ def own_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in sorted(translated.keys() & own.keys()):
         raise TrainingError(f"{name} is passed twice, by ART's name for it too", "Pass one of them.")
     return {**own, **translated}
+
+
+def _config_refused(config: object) -> TrainingError:
+    """Whoever passes a config where options are passed learns which options it sets."""
+    sets = config.settings() if isinstance(config, TrainConfig) else {}
+    options = ", ".join(f"{name}={value!r}" for name, value in sets.items()) or "learning_rate=1e-5"
+    if isinstance(config, TrainConfig) and not sets:
+        return TrainingError("backend.train takes no config, and this one sets nothing", "Leave it out.")
+    return TrainingError(
+        "backend.train takes no config, which is of model.train(groups, config=...)",
+        f"Pass its settings by themselves: backend.train(model, groups, {options}).",
+    )
 
 
 def settings_of_imitation(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,6 +261,7 @@ _OF_ART = {
     *_SAME,
     *_NOT_HERE,
     *("loss_fn", "epsilon", "normalize_advantages", "scale_rewards", "truncated_importance_sampling"),
+    "config",
     "verbose",  # a step says how far it is, whatever it is
 }
 
