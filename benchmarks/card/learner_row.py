@@ -141,7 +141,7 @@ def _measure(row: Row) -> dict[str, Any]:
             break
     newly, best = min(list(zip(graphs, seconds, strict=True))[1:] or [(graphs[0], seconds[0])])
     work = _work(row, samples)
-    operations = SHAPES[row.shape].step_operations(rank=learner.config.lora_rank, **work)
+    operations = SHAPES[row.shape].step_operations(rank=learner.config.rank, **work)
     torch.save(gradients, row.gradients)
     peak = _peak(row.device)
     if row.profile is not None:

@@ -120,7 +120,7 @@ class PolicyTrainer:
         if note := self._moments_go_on(batch.method):
             self.say(note)
         clock(Phase.STEP)
-        with engines_asleep(self.gateway, self.retry, lora_rank=self.learner.config.lora_rank) as asleep:
+        with engines_asleep(self.gateway, self.retry, lora_rank=self.learner.config.rank) as asleep:
             if asleep:
                 self.learner.refit()
             learned = self._learned(batch, f"{self.policy}@{batch.step}")

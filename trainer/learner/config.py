@@ -19,6 +19,7 @@ Device = Literal["cpu", "cuda"]
 
 # The ranks that a serving engine can be configured to accept without wasting memory on a larger one.
 RANKS = (8, 16, 32, 64)
+_RANK, _ALPHA = 16, 32
 
 _CLIP = (0.2, 0.28)
 _CLIP_GSPO = (3e-4, 4e-4)
@@ -79,6 +80,8 @@ class LearnerConfig:
       CUDA only). The numbers are the same within the precision.
     - `full_determinism`: a step repeats itself bit for bit on the same machine, by PyTorch's deterministic kernels,
       which may take longer; where it has none, the step is refused. What an engine samples is not repeated by that.
+    - `lora_rank`: of the adapter, whose product of matrices is scaled by `lora_alpha` / `lora_rank`. None: those of the
+      policy's newest version, where it has none 16 and 32.
     - `lora_targets`: names of linear modules, or "all-linear" for all but the output head; None: all-linear, and the
       attention alone in a mixture of experts, whose experts and router stay as they are.
     - `load_in_4bit`: the base model's weights in 4 bits (bitsandbytes, CUDA only).
@@ -99,8 +102,8 @@ class LearnerConfig:
     learning_rate: float = 5e-5
     warmup_steps: int = 0
     decay: tuple[int, int] | None = None
-    lora_rank: int = 16
-    lora_alpha: int = 32
+    lora_rank: int | None = None
+    lora_alpha: int | None = None
     lora_targets: str | tuple[str, ...] | None = None
     loss: Loss = "cispo"
     epsilon_low: float | None = None
@@ -147,8 +150,8 @@ class LearnerConfig:
 
     def checked(self) -> LearnerConfig:
         """The same config. Raises TrainingError when a value makes no sense."""
-        if self.lora_rank not in RANKS:
-            raise TrainingError(f"LoRA rank {self.lora_rank} is not supported.", f"Use one of {RANKS}.")
+        if self.rank not in RANKS:
+            raise TrainingError(f"LoRA rank {self.rank} is not supported.", f"Use one of {RANKS}.")
         for name in (
             "learning_rate",
             "adam_epsilon",
@@ -260,6 +263,16 @@ class LearnerConfig:
             1 - (low if self.epsilon_low is None else self.epsilon_low),
             1 + (high if self.epsilon_high is None else self.epsilon_high),
         )
+
+    @property
+    def rank(self) -> int:
+        """The `lora_rank` in force, where no policy's version has one."""
+        return _RANK if self.lora_rank is None else self.lora_rank
+
+    @property
+    def alpha(self) -> int:
+        """The `lora_alpha` in force, where no policy's version has one."""
+        return _ALPHA if self.lora_alpha is None else self.lora_alpha
 
     @property
     def logprob_bound(self) -> float:

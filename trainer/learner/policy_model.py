@@ -101,8 +101,8 @@ def _by_transformers(directory: Path, config: LearnerConfig) -> Any:
     return get_peft_model(
         base,
         LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
+            r=config.rank,
+            lora_alpha=config.alpha,
             target_modules=_targets(base, config),
             exclude_modules=_beside_text(base),
             lora_dropout=0.0,
@@ -127,8 +127,8 @@ def _by_unsloth(directory: Path, config: LearnerConfig) -> Any:
         )
         return FastLanguageModel.get_peft_model(
             base,
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
+            r=config.rank,
+            lora_alpha=config.alpha,
             target_modules=_targets(base, config),
             lora_dropout=0.0,
             bias="none",

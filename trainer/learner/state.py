@@ -102,9 +102,9 @@ def load_state(
         ) from error
     saved |= state.get("weights", {})
     weights = {_saved_as(name): p for name, p in trainable(model).items()}
-    if rank != config.lora_rank:
+    if rank != config.rank:
         raise TrainingError(
-            f"The adapter in {directory} was trained with lora_rank {rank}, not {config.lora_rank}.",
+            f"The adapter in {directory} was trained with lora_rank {rank}, not {config.rank}.",
             f"Train on with --lora-rank {rank}, or begin a new policy.",
         )
     if {name: p.shape for name, p in weights.items()} != {name: tensor.shape for name, tensor in saved.items()}:
@@ -113,9 +113,9 @@ def load_state(
             "base model.",
             "Train on with the settings it was begun with, or begin a new policy.",
         )
-    if alpha != config.lora_alpha:  # the same weights times another number are another policy
+    if alpha != config.alpha:  # the same weights times another number are another policy
         raise TrainingError(
-            f"The adapter in {directory} was trained with lora_alpha {alpha}, not {config.lora_alpha}: with that it "
+            f"The adapter in {directory} was trained with lora_alpha {alpha}, not {config.alpha}: with that it "
             "would be another policy than the one that is served.",
             f"Train on with --lora-alpha {alpha}, or begin a new policy.",
         )

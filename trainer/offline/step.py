@@ -77,7 +77,7 @@ def train_offline(
         say(note)
     tokenizer = load_tokenizer(base_model)
     with uninterrupted or nullcontext():
-        with engines_asleep(gateway, no_retry, lora_rank=config.lora_rank):
+        with engines_asleep(gateway, no_retry, lora_rank=config.rank):
             learned = learner.train(plan, tokenizer, progress=progress)
         metrics = {"groups": float(plan.groups), "groups_equal": float(plan.groups_equal), **learned.numbers()}
         return complete_step(

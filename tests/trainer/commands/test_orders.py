@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from one_thread import one_thread as one_thread
 from recorded_runs import recorded_group
 from simulated_agent import Run, message
@@ -223,6 +225,33 @@ def test_the_model_is_loaded_once_for_all_that_one_learner_can_do(
         assert learners.made == 3
         trainer.close()
     assert list((checkpoints.directory / "tensorboard" / "policy").iterdir())
+
+
+def test_a_policy_goes_on_with_the_rank_and_scale_that_it_was_begun_with(
+    data: DataDir, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever left them out, later or in another program, was refused: the usual ones were taken for asked for."""
+    learners = Learners(monkeypatch)
+    checkpoints = Checkpoints(data.policies, "policy")
+    open_to_all = {"max_logprob_difference": 1e9}
+    with Store.open(data) as store:
+
+        def ordered(trainer: OrderedTrainer, key: str, **settings: Any) -> str:
+            group = OrderedGroup(key, tuple(f"{key}-{n}" for n in range(3)))
+            return trainer.fill(TrainOrder(1, settings, (group,))).error
+
+        first = OrderedTrainer(data, store, checkpoints, base_model)
+        assert not ordered(first, "a", lora_rank=8, lora_alpha=8, **open_to_all)
+        assert not ordered(first, "b", **open_to_all)
+        assert learners.made == 1, "it is the same learner"
+        assert not ordered(OrderedTrainer(data, store, checkpoints, base_model), "a", method="sft")
+        asked = ordered(OrderedTrainer(data, store, checkpoints, base_model), "c", lora_rank=16, **open_to_all)
+        assert "lora_rank 8, not 16" in asked
+    shapes = [json.loads((checkpoints.path(n) / "adapter_config.json").read_bytes()) for n in (1, 2, 3)]
+    assert [(one["r"], one["lora_alpha"]) for one in shapes] == [(8, 8)] * 3
+    shown = CliRunner().invoke(train, ["--print-config", "--json", "--dir", str(data.root)])
+    learner = json.loads(shown.output)["config"]["learner"]
+    assert (learner["lora_rank"], learner["lora_alpha"]) == (8, 8)
 
 
 def test_a_step_by_order_is_made_where_the_learner_is(

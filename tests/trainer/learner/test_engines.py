@@ -168,9 +168,9 @@ def test_a_state_of_another_shape_is_refused(engine: type[BaseLearner], base_mod
 
 def test_another_scale_of_the_adapter_is_refused(engine: type[BaseLearner], base_model: Path, tmp_path: Path) -> None:
     engine(base_model, LOOSE).save(tmp_path)
-    with pytest.raises(TrainingError, match=f"lora_alpha {LOOSE.lora_alpha}, not 64") as raised:
+    with pytest.raises(TrainingError, match=f"lora_alpha {LOOSE.alpha}, not 64") as raised:
         engine(base_model, dataclasses.replace(LOOSE, lora_alpha=64)).load(tmp_path)
-    assert f"--lora-alpha {LOOSE.lora_alpha}" in str(raised.value.hint)
+    assert f"--lora-alpha {LOOSE.alpha}" in str(raised.value.hint)
 
 
 def test_equal_rewards_everywhere_skip_the_step(

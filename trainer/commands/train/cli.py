@@ -19,7 +19,7 @@ from trainer.commands.train.daemon_options import DaemonFlags, daemon_options, r
 from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import run_offline
 from trainer.commands.train.orders import take_orders
-from trainer.commands.train.report import base_model_to_train, require_base_model, rollback_note
+from trainer.commands.train.report import base_model_to_train, policy_of, require_base_model, rollback_note
 from trainer.commands.train.sampled.distill import print_distillation, train_distill
 from trainer.commands.train.sampled.grpo import print_plan, train_grpo
 from trainer.commands.train.settings import SAMPLED, TrainSettings, not_read
@@ -34,6 +34,7 @@ from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
 from trainer.serving.precision import in_precision_of
+from trainer.step.adapter_shape import in_shape_of
 from trainer.step.reported import Reporting
 from trainer.step.version import finish_open_step
 
@@ -172,13 +173,14 @@ def command(
         learner.checked()
     except TrainingError as error:
         raise click.UsageError(f"{error.message} {error.hint or ''}".strip()) from None
-    asked = msgspec.structs.replace(asked, learner=learner)
-    policy = policy or (serving.policy if serving else "policy")
+    policy = policy or policy_of(serving)
     directory = base_model_to_train(base_model, serving)
     if orders:
         take_orders(data, policy, require_base_model(directory))
         return
     checkpoints = Checkpoints(data.policies, policy)
+    learner = in_shape_of(learner, checkpoints)
+    asked = msgspec.structs.replace(asked, learner=learner)
     gateway = FoundGateway(data, policy, directory, first_drain_s=LONGEST_DRAIN_S)
     report_to = () if dry_run else daemon.report_to
     reported_config = {"method": method, **msgspec.to_builtins(learner)}
@@ -225,7 +227,9 @@ def _train_daemon(
     if asked.steps != 1:
         raise click.UsageError(f"{shown} makes one version after the other: --max-steps ends it, not --steps")
     config = daemon.config()
-    config = config.model_copy(update={"learner": in_precision_of(config.learner, serving)})
+    checkpoints = Checkpoints(data.policies, config.policy or policy_of(serving))
+    learner = in_shape_of(in_precision_of(config.learner, serving), checkpoints)
+    config = config.model_copy(update={"learner": learner})
     if daemon.print_only:
         show_config(config, base_model_to_train(config.base_model, serving), as_json=as_json)
     else:

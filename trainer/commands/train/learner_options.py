@@ -48,8 +48,11 @@ _OPTIONS: dict[str, tuple[Any, str]] = {
     "max_kl": (float, "Stop above this KL to the reference, in nats per token; needs --kl-weight."),
     "epochs": (int, "Passes over the data."),
     "minibatches": (int, "Optimizer steps per pass."),
-    "lora_rank": (int, "Rank of the adapter; one above 32 needs `arttrace serve --vllm-arg=--max-lora-rank=64`."),
-    "lora_alpha": (int, "Scale of the adapter, divided by its rank."),
+    "lora_rank": (
+        int,
+        "Rank of the adapter; the policy's, of a new one 16. Above 32 it needs `serve --vllm-arg=--max-lora-rank=64`.",
+    ),
+    "lora_alpha": (int, "Scale of the adapter, divided by its rank; the policy's, of a new one 32."),
     "micro_batch_tokens": (int, "Tokens that go through the model at once; as many as fit without."),
     "gradient_checkpointing": (bool, "Less memory for more time; on CUDA unless --no-gradient-checkpointing."),
     "torch_compile": (bool, "Compile norms, rotary positions and feed-forward parts in the first step."),

@@ -59,6 +59,7 @@ from trainer.policies.refused_runs import refused_runs
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
 from trainer.serving.precision import in_precision_of
+from trainer.step.adapter_shape import in_shape_of
 from trainer.step.left_out import Reasons, left_out_lines
 from trainer.step.phases import Clock, Phase
 from trainer.step.reported import Reporting
@@ -190,7 +191,7 @@ class OrderedTrainer:
         skipped = 0
         self._order = order.id
         try:
-            settings = parse_settings(order.settings)
+            settings = self._settings(order)
             require_one_thing(order)
             if order.log is not None:
                 self._reporting_of(settings).log(order.log.numbers, order.log.step)
@@ -210,6 +211,10 @@ class OrderedTrainer:
             self._read_anew()
             return OrderResult(order.id, made, skipped, after_versions(made, error_line(error)))
         return OrderResult(order.id, made, skipped)
+
+    def _settings(self, order: TrainOrder) -> TrainSettings:
+        settings = parse_settings(order.settings)
+        return msgspec.structs.replace(settings, learner=in_shape_of(settings.learner, self._checkpoints))
 
     def _read_anew(self) -> None:
         """Let the next order begin from the disk: a step that failed may have made a version and consumed its runs."""

@@ -19,6 +19,11 @@ from trainer.serving import ServingFile
 from trainer.serving.hub import find_base_model
 
 
+def policy_of(serving: ServingFile | None) -> str:
+    """The policy where none is named: the one that is served."""
+    return serving.policy if serving else "policy"
+
+
 def base_model_to_train(named: str | Path | None, serving: ServingFile | None) -> Path | None:
     """The directory of the named model (a path, or a name on the hub), else of the model that is served. Raises
     ServingError if a name on the hub cannot be fetched."""

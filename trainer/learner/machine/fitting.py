@@ -141,7 +141,7 @@ def lora_bytes(config: LearnerConfig, shape: Mapping[str, Any]) -> int:
     """Of a LoRA on all linear layers, by estimate: weights, gradients and both moments, in float32."""
     layers, hidden = _number(shape, "num_hidden_layers", 32), _number(shape, "hidden_size", 4096)
     wide = _number(shape, "intermediate_size", 4 * hidden)
-    return 4 * 4 * config.lora_rank * layers * (8 * hidden + 3 * (hidden + wide))
+    return 4 * 4 * config.rank * layers * (8 * hidden + 3 * (hidden + wide))
 
 
 def _number(shape: Mapping[str, Any], name: str, usual: int) -> int:

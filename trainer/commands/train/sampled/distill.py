@@ -63,7 +63,7 @@ def train_distill(training: Training) -> None:
         teacher = opened.enter_context(closing(_teacher(settings)))
         require_same_tokens(teacher, base_model, sampled.token_ids)
         on_device = teacher.on_device
-        asleep = engines_asleep(gateway, no_retry, lora_rank=learner.lora_rank) if on_device else nullcontext()
+        asleep = engines_asleep(gateway, no_retry, lora_rank=learner.rank) if on_device else nullcontext()
         if on_device:
             say(f"loading the teacher {settings.teacher}")
         with asleep, opened.pop_all():  # it is gone before the engines wake up
