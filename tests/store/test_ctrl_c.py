@@ -91,7 +91,7 @@ def test_while_duckdb_reads_what_it_is_given(store: Store, monkeypatch: pytest.M
     assert not list(store.data.journal.glob("*kept*"))
 
 
-@pytest.mark.parametrize("where", [(connect_module, "_comments"), (Writer, "__init__")])
+@pytest.mark.parametrize("where", [(connect_module, "_schema"), (Writer, "__init__")])
 def test_while_the_store_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str]) -> None:
     data = DataDir(tmp_path / "data")
     with Store.open(data, create=True) as store:

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 from simulated_agent import research_run
+from stored_runs import SAYS_LESS
 from units import agree, caller, linked, sessions
 
 from arttrace.records.span import SpanEvent, SpanLink, SpanRow
@@ -119,11 +120,15 @@ def test_views_of_another_day_are_replaced(tmp_path: Path) -> None:
     with Store.open(data, create=True) as store:
         store.append(research_run("a"))
         views = store.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1")
-    for mark in ("NULL", "'of another day'"):
+    for mark in (
+        "UPDATE arttrace_schema SET views = 'of another day'",
+        "UPDATE arttrace_schema SET views = NULL",
+        SAYS_LESS,
+    ):
         with duckdb.connect(str(data.store)) as connection:
             connection.execute("CREATE OR REPLACE VIEW rewards AS SELECT 'twice' AS trajectory_id")
             connection.execute("CREATE VIEW gone AS SELECT 1")
-            connection.execute(f"COMMENT ON TABLE arttrace_schema IS {mark}")
+            connection.execute(mark)
         for _ in range(2):
             with Store.open(data) as store:
                 assert store.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1") == views
@@ -147,7 +152,7 @@ def test_spans_placed_by_other_rules_are_placed_again(tmp_path: Path) -> None:
         store.append([main, other])
         assert store.sql("SELECT id FROM trajectories")[1] == [("a" * 32,)]
     with duckdb.connect(str(data.store)) as connection:
-        connection.execute("DELETE FROM placed_spans; COMMENT ON TABLE arttrace_schema IS 'other rules'")
+        connection.execute("DELETE FROM placed_spans; UPDATE arttrace_schema SET views = 'other rules'")
     with Store.open(data) as store:
         assert store.sql("SELECT id FROM trajectories")[1] == [("a" * 32,)]
 

@@ -6,8 +6,8 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -58,18 +58,17 @@ def connect_while_opening(path: Path, *, patience_s: float = _LOCK_PATIENCE_S) -
     connection = _connect(path, patience_s)
     _remove_leftovers(path)
     try:
-        comments = {} if fresh else _comments(connection)
-        if not comments and (fresh or not _has_views(connection)):
+        schema = {} if fresh else _schema(connection, path)
+        if not schema:
             make(connection)
         else:
-            found = _version(connection, path, comments)
-            if found != VERSION:
-                migrations.to_current(connection, found, path)
+            if schema["version"] != VERSION:
+                migrations.to_current(connection, schema["version"], path)
                 connection = _connect(path)
-                comments = _comments(connection)
-            migrations.renew_views(connection, comments)
+                schema = _schema(connection, path)
+            migrations.renew_views(connection, schema)
             with reading_shown_to_others(path):
-                reread.reread(connection, comments)
+                reread.reread(connection, schema)
         for_its_user(path)
         return connection
     except duckdb.Error as error:
@@ -136,27 +135,33 @@ def _locked(path: Path, error: duckdb.Error) -> StoreInUse:
     )
 
 
-def _comments(connection: duckdb.DuckDBPyConnection) -> dict[str, str | None]:
-    """The comment of each table. DuckDB takes milliseconds to list them: ask once."""
-    return dict(connection.execute("SELECT table_name, comment FROM duckdb_tables()").fetchall())
-
-
-def _has_views(connection: duckdb.DuckDBPyConnection) -> bool:
-    """False for a file without tables whose maker died before the first commit."""
-    return bool(connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal LIMIT 1").fetchall())
-
-
-def _version(connection: duckdb.DuckDBPyConnection, path: Path, tables: Collection[str]) -> int:
-    """The version of the schema."""
-    if "arttrace_schema" not in tables:
-        raise StoreError(f"{path} is a DuckDB file, but not a store of arttrace", "Pass another directory with --dir.")
-    found = [version for (version,) in connection.execute("SELECT version FROM arttrace_schema").fetchall()]
-    if len(found) != 1 or found[0] not in (VERSION, *migrations.FROM):
+def _schema(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any]:
+    """What the row of `arttrace_schema` says, by its columns, of which an older store has fewer. Empty for a file
+    without tables and views, whose maker died before the first commit."""
+    try:
+        rows = connection.execute("SELECT * FROM arttrace_schema")
+    except duckdb.CatalogException:
+        if not _names(connection):
+            return {}
         raise StoreError(
-            f"the store {path} has schema version {', '.join(map(str, found)) or 'none'}, this version of arttrace "
+            f"{path} is a DuckDB file, but not a store of arttrace", "Pass another directory with --dir."
+        ) from None
+    names = [column[0] for column in rows.description or ()]
+    found = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
+    versions = [one.get("version") for one in found]
+    if len(versions) != 1 or versions[0] not in (VERSION, *migrations.FROM):
+        raise StoreError(
+            f"the store {path} has schema version {', '.join(map(str, versions)) or 'none'}, this version of arttrace "
             f"knows version {VERSION}",
             "Use the version of arttrace that wrote it, or pass another directory with --dir.",
         )
-    if found[0] != 1 and "links" not in tables:
+    if versions[0] != 1 and "views" not in names and "links" not in _names(connection):
         trace_links.find(connection)
-    return int(found[0])
+    return found[0]
+
+
+def _names(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Of the tables and views."""
+    query = """SELECT table_name FROM duckdb_tables() WHERE NOT internal
+        UNION ALL SELECT view_name FROM duckdb_views() WHERE NOT internal"""
+    return {name for (name,) in connection.execute(query).fetchall()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -27,6 +28,11 @@ FROM = (1, 2, 3)
 _ROWS = 5_000
 _ARRIVALS = """ALTER TABLE span_records ADD COLUMN arrived_ns BIGINT DEFAULT {now};
     ALTER TABLE span_records ALTER COLUMN arrived_ns DROP DEFAULT;"""
+_SAYS_MORE = "".join(
+    f"ALTER TABLE arttrace_schema ADD COLUMN IF NOT EXISTS {name} {type};"
+    for name, type in tables.SCHEMA.columns.items()
+    if name != "version"
+)
 _RECORDS = ("span_records", "reward_records", "judgement_records", "policy_step_records")
 
 
@@ -45,16 +51,16 @@ def to_current(old: duckdb.DuckDBPyConnection, version: int, path: Path) -> None
         old.close()
 
 
-def renew_views(connection: duckdb.DuckDBPyConnection, comments: Mapping[str, str | None]) -> None:
-    """Gives a store of this version this version's views, if the comments of its tables say that it has others."""
-    if comments.get("arttrace_schema") != views.VIEWS_HASH:
+def renew_views(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, Any]) -> None:
+    """Gives a store of this version this version's views, if the row of `arttrace_schema` says that it has others."""
+    if schema.get("views") != views.VIEWS_HASH:
         _replace_views(connection, fill=span_membership.AGAIN)
 
 
 def _replace_views(connection: duckdb.DuckDBPyConnection, make: str = "", fill: str = "") -> None:
     stored = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
     drops = " ".join(f"DROP VIEW {name};" for (name,) in stored)
-    connection.execute(f"BEGIN; {drops} {make} {views.VIEWS} {fill}")
+    connection.execute(f"BEGIN; {drops} {make} {_SAYS_MORE} {views.VIEWS} {fill}")
     connection.execute("UPDATE arttrace_schema SET version = ?", [tables.VERSION])
     connection.execute("COMMIT")
 

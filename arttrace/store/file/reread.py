@@ -28,7 +28,7 @@ from arttrace.store.transactions import registered, transaction
 
 _READING: Final = "8"
 """Counted up when formats/sdks understands more, or `with_conventions` keeps more of it."""
-SAY: Final = f"COMMENT ON TABLE span_records IS 'read {_READING}';"
+SAY: Final = f"UPDATE arttrace_schema SET reading = '{_READING}';"  # noqa: S608
 """That the rows of a store were made by this reading."""
 
 _AT_ONCE = 500  # traces
@@ -62,10 +62,10 @@ _Change = tuple[int, tuple[Any, ...], str]
 """A rowid, the row's first columns, and its document."""
 
 
-def reread(connection: duckdb.DuckDBPyConnection, comments: Mapping[str, str | None]) -> None:
-    """Brings the rows of spans to this reading where the comments of the tables say that they are another's. Goes on
+def reread(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, Any]) -> None:
+    """Brings the rows of spans to this reading where the row of `arttrace_schema` says that they are another's. Goes on
     where an earlier try ended."""
-    if comments.get("span_records") == f"read {_READING}":
+    if schema.get("reading") == _READING:
         return
     marked = connection.execute(f"SELECT DISTINCT trace_id FROM span_records WHERE {_MARKED}").fetchall()  # noqa: S608
     traces = sorted(trace for (trace,) in marked)

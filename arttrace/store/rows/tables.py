@@ -180,8 +180,12 @@ PLACED_REWARDS: Final = _table(
 TRACE_ROOTS: Final = _table("trace_roots", trace_id="VARCHAR NOT NULL", trajectory_id="VARCHAR NOT NULL")
 
 MEMBERSHIP: Final = (ODD_TRACES, PLACED_SPANS, PLACED_REWARDS, TRACE_ROOTS)
+SCHEMA: Final = _table("arttrace_schema", version="INTEGER NOT NULL", views="VARCHAR", reading="VARCHAR")
+"""One row: this version, which views the store has (`views.VIEWS_HASH`), and which reading made its rows of spans
+(file/reread.py). Comments of tables would say as much, and take DuckDB a third of an opening to list."""
+
 ALL: Final = (
-    *(LINKS, *MEMBERSHIP, _table("arttrace_schema", version="INTEGER NOT NULL"), SPANS, TEXTS, PROMPTS, TOKEN_PROMPTS),
+    *(LINKS, *MEMBERSHIP, SCHEMA, SPANS, TEXTS, PROMPTS, TOKEN_PROMPTS),
     *(REWARDS, JUDGEMENTS, POLICY_STEPS, CONSUMPTION, GROUPINGS, REGROUPED, SEGMENTS, SUMMARIES),
 )
 

@@ -394,6 +394,6 @@ DESCRIBED: Final = (
 
 _STATEMENTS: Final = "\n".join(view.sql() for view in _MADE)
 VIEWS_HASH: Final = hashlib.blake2b(f"{_STATEMENTS}{span_membership.READING}".encode(), digest_size=8).hexdigest()
-"""What stands on the table `arttrace_schema` of a store whose views are these and whose spans were placed by these
-rules; others are replaced at open, and placed again."""
-VIEWS: Final = f"{_STATEMENTS}COMMENT ON TABLE arttrace_schema IS '{VIEWS_HASH}';"
+"""What `arttrace_schema` says in a store whose views are these and whose spans were placed by these rules; others are
+replaced at open, and placed again."""
+VIEWS: Final = f"{_STATEMENTS}UPDATE arttrace_schema SET views = '{VIEWS_HASH}';"  # noqa: S608
