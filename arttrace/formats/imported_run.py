@@ -164,10 +164,12 @@ class ImportedRun:
         parent: str | None = None,
         spawned_by: str | None = None,
         start_ns: int | None = None,
+        end_ns: int | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, list[SpanRow]]:
         """A sub-agent's span id, and its spans: below the tool call that it answers, where that is known."""
         start = self._next if start_ns is None else start_ns
+        end = max(end_ns or start + SECOND, start)
         above, found = parent or self.root_id, []
         if spawned_by:
             tool = self._span(
@@ -175,7 +177,7 @@ class ImportedRun:
                 f"execute_tool {name}",
                 above,
                 start,
-                start + SECOND,
+                end,
                 {
                     semconv.OPERATION_NAME: semconv.OPERATION_EXECUTE_TOOL,
                     semconv.TOOL_NAME: name,
@@ -189,8 +191,12 @@ class ImportedRun:
             semconv.AGENT_NAME: name,
             **(attributes or {}),
         }
-        found.append(self._span(("agent", key), f"invoke_agent {name}", above, start, start + SECOND, own))
+        found.append(self._span(("agent", key), f"invoke_agent {name}", above, start, end, own))
         return found[-1].span_id, found
+
+    def agent_id(self, key: str) -> str:
+        """The span id that `agent` gives."""
+        return self._span_id("agent", key)
 
     def call(
         self,

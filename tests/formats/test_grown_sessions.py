@@ -290,6 +290,30 @@ def parts(data: DataDir) -> list[list[Any]]:
     return said
 
 
+@pytest.mark.parametrize("order", [(2, 3, 4), (4, 3, 2), (3, 4, 2)])
+def test_the_file_of_a_sub_agent_that_goes_on_has_its_later_end(order: Sequence[int], tmp_path: Path) -> None:
+    of_it = [
+        *SUB_AGENT,
+        line("v3", "v2", "user", "More.", 7, isSidechain=True, agentId="ag"),
+        line("v4", "v3", "assistant", [use("t9")], 9, isSidechain=True, agentId="ag", answer="b2"),
+    ]
+    file = tmp_path / "agent-ag.jsonl"
+    records = {count: read_file(lines(*of_it[:count]), "agent-ag").records for count in order}
+    with Store.open(DataDir(tmp_path / "whole"), create=True) as store:
+        store.append(read_file(lines(*SESSION), "session").records)
+        for count in order:
+            store.append(records[count])
+        [run] = store.trajectories()
+        [(in_sql,)] = store.sql("SELECT seconds FROM agents WHERE name = 'sub-agent'")[1]
+    assert (run.incomplete, run.conflicts, len(run.calls)) == ("", 0, 5)
+    assert (run.agents[1].end_ns - run.agents[1].start_ns, in_sql) == (4_000_000_000, 4.0)
+    imported(tmp_path / "session.jsonl", lines(*SESSION), data := DataDir(tmp_path / "data"))
+    for count in order:
+        report, _ = imported(file, lines(*of_it[:count]), data)
+        assert report["stored_otherwise"] == 0
+    assert stored(data)[:2] == (5, "")
+
+
 @programs
 @pytest.mark.parametrize("cut_at", range(4))
 def test_an_answer_that_was_cut_when_it_was_imported_is_whole_at_the_next_import(

@@ -249,6 +249,47 @@ def test_sub_agents_whose_calls_are_in_files_of_their_own_are_counted_where_they
         "x1", "u9", "user", [done("A", "found")], 10, toolUseResult={"agentId": "ag1", "status": "completed"}
     )
     found, _ = read(lines(*SESSION, started))
-    assert found.left_out == {"sub-agents, whose calls are in files of their own (agent-*.jsonl)": 1}
+    assert found.left_out == {"sub-agents, unless their own files (agent-*.jsonl) are imported too": 1}
     of_it = line("y1", None, "user", "Find.", 9, isSidechain=True, agentId="ag1")
     assert read(lines(*SESSION, started, of_it))[0].left_out == {}
+
+
+@pytest.mark.parametrize("kind", ["Explore", None])
+def test_a_sub_agent_lasts_as_long_as_its_calls(kind: str | None) -> None:
+    of_it = [
+        line("y1", None, "user", "Find.", 10, isSidechain=True, agentId="ag1"),
+        line("y2", "y1", "assistant", [use("A")], 12, answer="b1", isSidechain=True, agentId="ag1"),
+        line("y3", "y2", "user", [done("A", "found")], 14, isSidechain=True, agentId="ag1"),
+        line(
+            "y4", "y3", "assistant", [{"type": "text", "text": "."}], 19, answer="b2", isSidechain=True, agentId="ag1"
+        ),
+    ]
+    for one in of_it[1::2]:
+        one |= {"attributionAgent": kind} if kind else {}
+    _, [run] = read(lines(*SESSION, *of_it))
+    agent = run.agents[1]
+    calls = [placed.call for placed in run.calls if placed.agent_id == agent.id]
+    assert (agent.name, agent.end_ns - agent.start_ns) == (kind or "sub-agent", 9_000_000_000)
+    assert (agent.start_ns, agent.end_ns) == (calls[0].start_ns, calls[-1].end_ns)
+
+
+def test_what_went_on_from_a_summary_is_a_compaction() -> None:
+    """Both programs say so; neither kept a message of those before."""
+    boundary = {**line("x1", None, "system", "", 10), "subtype": "compact_boundary", "logicalParentUuid": "u9"}
+    claude = [
+        boundary,
+        line("x2", "x1", "user", "This session is being continued.", 10, isCompactSummary=True),
+        line("x3", "x2", "assistant", [{"type": "text", "text": "On."}], 11, answer="a8"),
+        line("x4", "x3", "user", "Go on.", 12),
+        line("x5", "x4", "assistant", [{"type": "text", "text": "Gone on."}], 13, answer="a9"),
+    ]
+    codex = [
+        event(10, "compacted", message="A summary."),
+        spoken(11, "assistant", "On."),
+        *asked(12, "Go on."),
+        spoken(13, "assistant", "Gone on."),
+    ]
+    for session in ([*SESSION, *claude], [*CODEX, *codex]):
+        _, [run] = read(lines(*session))
+        found = [(placed.relation.value, placed.evidence, placed.confidence) for placed in run.calls[-2:]]
+        assert found == [("compaction", "the sender says so", 1.0), ("extends", "", 1.0)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.datasets.atif import OWN
-from arttrace.formats.imported_run import ImportedRun
+from arttrace.formats.imported_run import SECOND, ImportedRun
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.openai_messages import text_of
 from arttrace.records import semconv
@@ -76,6 +76,7 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
                 parent=spans.get(str(who.get("parent_agent_id"))),
                 spawned_by=who.get("spawned_by") or spawned.get(str(one.get("trajectory_id"))),
                 start_ns=min(times, default=None),
+                end_ns=max(times) + SECOND if times else None,
             )
             yield from made
         yield from documents.document(one, spans[agent_id])

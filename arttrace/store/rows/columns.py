@@ -106,7 +106,8 @@ def _count(value: Any) -> int | None:
 
 
 LAST_READING: Final = f"""end_ns > 0 DESC, CASE WHEN operation = '{semconv.OPERATION_INVOKE_AGENT}'
-            AND project IN {SOURCES} AND coalesce(entry, '') = '' AND parent_span_id IS NULL
+            AND (project IN {SOURCES} AND coalesce(entry, '') = '' AND parent_span_id IS NULL
+                OR parent_span_id IS NOT NULL AND trajectory_id = trace_id)
             THEN end_ns ELSE 0 END DESC, bytes DESC, content_hash DESC"""
 """The order in which the first row of `span_records` under one id is the span that counts: that of `deduplicate`."""
 

@@ -19,7 +19,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.tokens import TokenText
 from arttrace.trajectories.decoding.attribute_values import is_shallow, text
 from arttrace.trajectories.decoding.shared_prefixes import MessageList, SharedTexts, SharedTokens
-from arttrace.trajectories.identity.session_readings import goes_on, read_until
+from arttrace.trajectories.identity.session_readings import goes_on, lasted_until
 
 SpanKey = tuple[str, str]
 """(trace id, span id): unique per span."""
@@ -109,7 +109,7 @@ def _start(row: SpanRow) -> int:
 def _winner(versions: Sequence[UniqueSpan]) -> UniqueSpan:
     if len(versions) == 1:
         return versions[0]
-    best = max(versions, key=lambda span: (span.row.end_ns > 0, read_until(span.row), span.length, span.content_hash))
+    best = max(versions, key=lambda span: (span.row.end_ns > 0, lasted_until(span.row), span.length, span.content_hash))
     versions = [one for one in versions if not goes_on(best.row, one.row)]
     ended = [span.row for span in versions if span.row.end_ns > 0]
     named = frozenset(id for row in ended if (id := text(row.attributes.get(semconv.TRAJECTORY_ID))))

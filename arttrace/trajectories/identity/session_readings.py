@@ -1,6 +1,6 @@
 """Sessions that go on: a file of one is imported again when it has grown, and its run's own span then says another end,
-another count and another result; so does a call whose answer was cut in the middle, with more of it. Two such readings
-are no contradiction, and the later holds, whichever came first."""
+another count and another result; so do a sub-agent's span, and a call whose answer was cut in the middle, with more of
+it. Two such readings are no contradiction, and the later holds, whichever came first."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def read_until(span: SpanRow) -> int:
     return max(0, span.end_ns) if is_reading else 0
 
 
+def lasted_until(span: SpanRow) -> int:
+    """`read_until`, or the end of a sub-agent in a trace that is a run of its own, whose span a later reading says to
+    have gone on; else 0. `LAST_READING` has the rule too."""
+    said = span.attributes
+    is_sub_agent = (
+        span.parent_span_id is not None
+        and text(said.get(semconv.OPERATION_NAME)) == semconv.OPERATION_INVOKE_AGENT
+        and (text(said.get(semconv.TRAJECTORY_ID)) or span.trace_id) == span.trace_id
+    )
+    return max(0, span.end_ns) if is_sub_agent else read_until(span)
+
+
 def spans_read(span: SpanRow) -> int:
     """How many spans the reading has beside this one; 0 where it does not say."""
     return whole_number(span.attributes.get(semconv.TRAJECTORY_SPAN_COUNT)) or 0
@@ -48,7 +60,7 @@ def goes_on(later: SpanRow, earlier: SpanRow) -> bool:
     """Whether one reading's span says what the other's says of the session, only of more of it; or the same of an
     answer."""
     if not read_until(later):
-        return _answer_goes_on(later, earlier)
+        return _answer_goes_on(later, earlier) or _sub_agent_goes_on(later, earlier)
     return (
         read_until(later) > read_until(earlier) > 0
         and spans_read(later) >= spans_read(earlier)
@@ -59,6 +71,17 @@ def goes_on(later: SpanRow, earlier: SpanRow) -> bool:
 def _stays(span: SpanRow) -> tuple[str, int, str, Mapping[str, Any]]:
     said = {name: value for name, value in span.attributes.items() if name not in _GROWS}
     return span.name, span.start_ns, span.scope_name, said
+
+
+def _sub_agent_goes_on(later: SpanRow, earlier: SpanRow) -> bool:
+    """Whether both are one sub-agent of a file here, which did more until the later end."""
+    return (
+        lasted_until(later) > lasted_until(earlier) > 0
+        and not (later.scope_name or earlier.scope_name)
+        and _is_made_here(later)
+        and later.parent_span_id == earlier.parent_span_id
+        and _stays(later) == _stays(earlier)
+    )
 
 
 def _answer_goes_on(later: SpanRow, earlier: SpanRow) -> bool:

@@ -22,6 +22,7 @@ from arttrace.formats.sdks.anthropic_messages import in_openais_form, unread_par
 from arttrace.records import semconv
 from arttrace.records.message import joined_text
 from arttrace.records.record import Record
+from arttrace.records.span import SpanRow
 from arttrace.records.values.finish_reasons import finish_reason
 from arttrace.records.values.lenient_json import json_object, json_objects
 from arttrace.records.values.times import time_ns
@@ -30,7 +31,7 @@ from arttrace.wire.apis.anthropic.messages import counts
 from arttrace.wire.span_attributes import usage_attributes
 
 KIND = "claude code sessions"
-_ELSEWHERE = "sub-agents, whose calls are in files of their own (agent-*.jsonl)"
+_ELSEWHERE = "sub-agents, unless their own files (agent-*.jsonl) are imported too"
 _NOT_SAID = {"system", "progress", "summary"}
 _BY_THE_PROGRAM = "<synthetic>"
 _PUT_OUT = "local_command"
@@ -127,7 +128,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         else:
             results |= {id: block for block in _blocks(line["message"].get("content")) if (id := _answers(block))}
     histories = _Histories(answered, results)
-    agents: dict[str, str] = {}
+    agents: dict[str, _SubAgent] = {}
     seen: set[str] = set()
     final: Any = None
     is_a_part = all(line.get("isSidechain") for line in message_lines)
@@ -139,12 +140,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         agent = None
         if first.get("isSidechain"):
             key = str(first.get("agentId") or (path[0]["uuid"] if path else first["uuid"]))
-            if key not in agents:
-                agents[key], spans = run.agent(
-                    key, "sub-agent", start_ns=time_ns(first.get("timestamp")), attributes=missing if is_a_part else {}
-                )
-                yield from spans
-            agent = agents[key]
+            agent = run.agent_id(key)
         message = last["message"]
         blocks = [block for part in parts for block in _blocks(part["message"].get("content"))]
         replies = _said("assistant", blocks) or [{"role": "assistant", "content": ""}]
@@ -158,7 +154,7 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
         if answer is not None and before not in seen:
             seen.add(before)
             yield from run.results(history, answer, agent=agent, end_ns=start_ns)
-        yield run.call(
+        call = run.call(
             id,
             history,
             replies,
@@ -168,18 +164,43 @@ def _session(session: str, lines: dict[str, dict[str, Any]], missing: dict[str, 
             model=message.get("model") if isinstance(message.get("model"), str) else None,
             attributes={
                 semconv.RESPONSE_ID: message.get("id"),
+                semconv.CONVERSATION_COMPACTED: _is_compacted(path) or None,
                 **_usage(json_object(usage)),
             },
         )
-        if agent is None:
+        yield call
+        if agent is not None:
+            agents.setdefault(key, _SubAgent(first.get("attributionAgent"))).did(call)
+        else:
             final = replies[-1].get("content")
             final = final if (text := joined_text(final)) is None else text
+    for key, one in agents.items():
+        lacking = missing if is_a_part else None
+        yield from run.agent(key, one.name, start_ns=one.start_ns, end_ns=one.end_ns, attributes=lacking)[1]
     if not missing and _is_being_written(message_lines, answered, results):
         missing = {semconv.INTERRUPTED: BEING_WRITTEN}
     if is_a_part:
         return  # a sub-agent's own file: the run's span comes with the session's
     metadata = {name: value for name in ("version", "gitBranch") if (value := message_lines[0].get(name))}
     yield run.end(task=session, metadata={"session": session, **metadata}, result=final, attributes=missing)
+
+
+class _SubAgent:
+    """What is known of a sub-agent when all its calls are read; newer versions say of which `kind` it is."""
+
+    def __init__(self, kind: Any) -> None:
+        self.name = kind if isinstance(kind, str) and kind else "sub-agent"
+        self.start_ns: int | None = None
+        self.end_ns = 0
+
+    def did(self, call: SpanRow) -> None:
+        self.start_ns = call.start_ns if self.start_ns is None else min(self.start_ns, call.start_ns)
+        self.end_ns = max(self.end_ns, call.end_ns)
+
+
+def _is_compacted(path: list[dict[str, Any]]) -> bool:
+    """Whether what an answer was given is the first to begin with a summary in the place of what was said before."""
+    return any(line.get("isCompactSummary") for line in path) and all(line["type"] != "assistant" for line in path)
 
 
 def _is_being_written(

@@ -115,6 +115,7 @@ class _Session:
         self._usage: dict[str, Any] = {}
         self._calls = 0
         self._is_own = self._is_sampled = True
+        self._is_compacted = False
         self._turns_ended = 0
         self._is_in_turn: bool | None = None
 
@@ -136,6 +137,7 @@ class _Session:
                 yield from self._instructed(payload)
             elif line["type"] == "compacted":
                 yield from self._flush()
+                self._is_compacted = True
                 replaced = payload.get("replacement_history")
                 kept = [one for one in self._history if one["role"] in ("system", "developer")]
                 self._history = kept
@@ -266,11 +268,12 @@ class _Session:
     def _flush(self) -> Iterator[Record]:
         if self._reply is None:
             return
-        usage = {
+        of_answer = {
             semconv.USAGE_INPUT_TOKENS: self._usage.get("input_tokens"),
             semconv.USAGE_OUTPUT_TOKENS: self._usage.get("output_tokens"),
             semconv.USAGE_CACHE_READ_INPUT_TOKENS: self._usage.get("cached_input_tokens"),
             semconv.USAGE_REASONING_OUTPUT_TOKENS: self._usage.get("reasoning_output_tokens"),
+            semconv.CONVERSATION_COMPACTED: self._is_compacted or None,
         }
         if self._is_sampled:
             self._calls += 1
@@ -281,10 +284,10 @@ class _Session:
                 start_ns=self._began,
                 end_ns=self._ended,
                 model=self._model,
-                attributes={name: count for name, count in usage.items() if isinstance(count, int)},
+                attributes={name: said for name, said in of_answer.items() if isinstance(said, int)},
             )
         self._history.append(self._reply)
-        self._reply, self._usage = None, {}
+        self._reply, self._usage, self._is_compacted = None, {}, False
 
 
 def _sent_by_another(message: dict[str, Any]) -> dict[str, Any] | None:
