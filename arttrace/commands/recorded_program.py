@@ -22,7 +22,7 @@ import msgspec
 
 from arttrace.records.rollout import BEGUN_IN, ROLLOUT, RolloutJob
 from arttrace.records.values.units import quantity
-from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
+from arttrace.system.addresses import verified, why_never_asked, without_login
 from arttrace.system.exit_status import how_ended
 from arttrace.system.private_files import users_umask
 from arttrace.system.processes import tell
@@ -61,7 +61,7 @@ class PolicyGateway:
     def client(self) -> httpx.Client:
         """A client of the gateway."""
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
-        verify = needs_certificates(self.server)
+        verify = verified(self.server)
         return httpx.Client(headers=headers, trust_env=False, timeout=_ANSWER_WITHIN_S, verify=verify)
 
     def problem(self) -> NoGateway | None:

@@ -1,4 +1,9 @@
-"""Addresses of servers: which are the loopback interface's, which are asked by plain HTTP, and the logins in them."""
+"""Addresses of servers: which are the loopback interface's, which are asked by plain HTTP, the logins in them, and whom
+clients trust to sign a server's certificate.
+
+HTTP clients bring a list of trusted authorities (certifi), in which no company's own stands; here it is this machine's.
+One client of ours is not to miss a server that another reaches.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,12 @@ import re
 from base64 import b64encode
 from functools import lru_cache
 from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
+
+if TYPE_CHECKING:
+    import ssl
 
 _PORTS = {"http": ":80", "https": ":443"}
 _PARTS = re.compile(r"((?:[a-z][a-z0-9+.-]*:)?//|)([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -113,7 +123,21 @@ def written_plainly(url: str) -> str:
     return with_plain_port(parts._replace(netloc=parts.netloc.lower()).geturl())
 
 
-def needs_certificates(url: str) -> bool:
-    """Whether a client of this address has to verify certificates: unless it is one of plain HTTP, for which reading
-    them, 20 ms each time that a client is made, is for nothing."""
-    return not url.lower().startswith("http:")
+def trusting(certificate: str | Path | None = None) -> ssl.SSLContext:
+    """A context for clients that trusts the authorities in a file; without one those of this machine's store, for which
+    SSL_CERT_FILE and SSL_CERT_DIR stand in, and where it has none at once, as a slim image, also those that came with
+    httpx. Raises OSError where the file cannot be read."""
+    import ssl
+
+    context = ssl.create_default_context(cafile=str(certificate) if certificate else None)
+    if not certificate and not context.cert_store_stats()["x509_ca"]:
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+def verified(url: str) -> ssl.SSLContext | Literal[False]:
+    """How a client of this address verifies certificates; False for plain HTTP, for which reading them, 20 ms each time
+    that a client is made, is for nothing."""
+    return False if url.lower().startswith("http:") else trusting()

@@ -147,6 +147,7 @@ def test_what_one_receiver_does_neither_delays_nor_loses_anything_for_the_other_
         if trouble in ("page", "wrong key", "gone", "busy"):
             until(lambda: "bad" in caplog.text, "the trouble is said")
             assert sum("bad" in record.getMessage() for record in caplog.records) == 1
+        assert trouble != "gone" or "does not answer (it hung up without an answer)" in caplog.text
         bad.always = lambda _spans: OK
         release.set()
         if trouble not in ("busy", "refused"):  # it asked to be left alone; it took none

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.system.addresses import needs_certificates, without_login
+from arttrace.system.addresses import verified, without_login
 from arttrace.system.errors import MayPass, ServingError
 from arttrace.system.journal.lock import lives_and_holds
 from arttrace.system.paths import DataDir
@@ -44,7 +44,7 @@ class GatewayClient:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url = url.rstrip("/").removesuffix("/v1")
         self.shown = without_login(self.url)
-        verify = needs_certificates(url)
+        verify = verified(url)
         self._client = httpx.Client(
             base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=verify
         )

@@ -32,7 +32,7 @@ from arttrace.commands.shared.options import dir_option, json_option
 from arttrace.commands.shared.progress import reading_progress
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity, size_text
-from arttrace.system.addresses import needs_certificates, without_login
+from arttrace.system.addresses import verified, without_login
 from arttrace.system.errors import ArttraceError
 from arttrace.system.files import directory_bytes
 from arttrace.system.paths import DataDir, beside_another
@@ -276,7 +276,7 @@ def _model_servers(data: DataDir) -> list[tuple[str, str, str | None, str]]:
 def _asked(name: str, url: str, key: str | None, hint: str) -> Check:
     headers, shown = {"authorization": f"Bearer {key}"} if key else {}, without_login(url)
     try:
-        status = httpx.get(url, headers=headers, timeout=_TIMEOUT_S, verify=needs_certificates(url)).status_code
+        status = httpx.get(url, headers=headers, timeout=_TIMEOUT_S, verify=verified(url)).status_code
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return Check(name, "error", f"{shown} does not answer ({type(error).__name__})", hint)
     if status in (401, 403):

@@ -24,7 +24,7 @@ from arttrace.commands.shared.extras import is_missing
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.records.values.units import quantity
-from arttrace.system.addresses import needs_certificates, without_login
+from arttrace.system.addresses import verified, without_login
 from arttrace.system.errors import ArttraceError, StoreError
 from arttrace.system.paths import DataDir
 from arttrace.wire import Exchange, decode
@@ -139,7 +139,7 @@ def ask_for_tokens(base_url: str, key: str | None) -> Check:
     name, base, shown = "token ids of an answer", base_url.rstrip("/"), line(without_login(base_url.rstrip("/")))
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(headers=headers, timeout=_ENGINE_TIMEOUT_S, verify=needs_certificates(base)) as client:
+        with httpx.Client(headers=headers, timeout=_ENGINE_TIMEOUT_S, verify=verified(base)) as client:
             model = msgspec.json.decode(client.get(f"{base}/models").content, type=_ServedModels).data[0].id
             request = {"model": model, "messages": [_TASK], "max_tokens": 1, "logprobs": True, "return_token_ids": True}
             answer = client.post(f"{base}/chat/completions", json=request)

@@ -11,7 +11,7 @@ import msgspec
 
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.users_text import first_line
-from arttrace.system.addresses import needs_certificates, why_never_asked
+from arttrace.system.addresses import verified, why_never_asked
 from arttrace.system.errors import ServingError
 from arttrace.system.paths import DataDir
 from arttrace.system.processes import is_alive
@@ -68,7 +68,7 @@ async def running_gateway(data: DataDir, key: str) -> Served | None:
         timeout=_ANSWERS_WITHIN_S,
         headers={"authorization": f"Bearer {key}"},
         trust_env=False,
-        verify=needs_certificates(served.url),
+        verify=verified(served.url),
     ) as client:
         try:
             answer = await client.get(f"{served.url}/arttrace/status")
@@ -99,9 +99,7 @@ def served_step(policy: str, url: str, key: str) -> ServedStep:
         raise ServingError(f"{refused}: {why}")
     try:
         headers = {"authorization": f"Bearer {key}"}
-        answer = httpx.get(
-            url, headers=headers, timeout=_STEP_WITHIN_S, trust_env=False, verify=needs_certificates(url)
-        )
+        answer = httpx.get(url, headers=headers, timeout=_STEP_WITHIN_S, trust_env=False, verify=verified(url))
         if answer.status_code != httpx.codes.OK:
             raise ServingError(f"{refused}: it answers {answer.status_code}")
         return ServedStep(answer.json()["step"])

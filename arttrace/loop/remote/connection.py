@@ -18,7 +18,7 @@ from arttrace.loop.model import api_key as key_of_environment
 from arttrace.loop.processes.trainer_process import LoggedNumbers, OrderedBatch, TrainedStep
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.users_text import first_line
-from arttrace.system.addresses import is_http, needs_certificates, why_never_asked, without_login
+from arttrace.system.addresses import is_http, verified, why_never_asked, without_login
 from arttrace.system.errors import ServingError, TrainingError
 
 T = TypeVar("T")
@@ -173,7 +173,7 @@ class ServerConnection:
         """The server's answer. Every request may be sent again, so a broken connection is not a failure yet."""
         until: float | None = None
         headers = {"authorization": f"Bearer {self.api_key}", "content-type": kind}
-        verify = needs_certificates(self.url)
+        verify = verified(self.url)
         while True:
             try:
                 async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, verify=verify) as client:

@@ -17,7 +17,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.store.access.operations import OPERATIONS
 from arttrace.store.file import cancellation
 from arttrace.store.file.cancellation import Stopped
-from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
+from arttrace.system.addresses import verified, why_never_asked, without_login
 from arttrace.system.errors import MayPass, StoreError
 from arttrace.system.processes import signals_after_imports
 
@@ -63,7 +63,11 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class OwnerGone(StoreError, MayPass):
-    """The process that owned the store no longer answers."""
+    """The process that owned the store no longer answers; `why` is what came of asking it."""
+
+    def __init__(self, message: str, hint: str | None = None, *, why: str = "") -> None:
+        super().__init__(message, hint)
+        self.why = why or message
 
 
 class OwnerBusy(OwnerGone):
@@ -98,7 +102,7 @@ class OwnerClient:
             base_url=url,
             headers=headers,
             trust_env=False,
-            verify=needs_certificates(url),
+            verify=verified(url),
         )
         self._client = self._new_client()
 
@@ -183,7 +187,8 @@ class OwnerClient:
                 said = b"".join(answer.iter_bytes())
         except (httpx.RequestError, httpx.InvalidURL, OSError) as error:
             cancellation.check()
-            raise OwnerGone(f"the owner of the store at {self.url} does not answer: {error}") from error
+            why = str(error) or type(error).__name__
+            raise OwnerGone(f"the owner of the store at {self.url} does not answer: {why}", why=why) from error
         except RuntimeError as error:
             if not self._client.is_closed:
                 raise
@@ -203,7 +208,7 @@ class OwnerClient:
             gone = OwnerBusy(failure)
         except UNREADABLE:
             failure = Failure(f"{self.url} answered {answer.status_code} to {path}")
-            gone = OwnerGone(failure.message)
+            gone = OwnerGone(failure.message, why=f"in its place comes {answer.status_code}")
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:  # it ends: what is under way is broken off
             raise gone
         understood = answer.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND)

@@ -87,10 +87,11 @@ def _take_in(client: OwnerClient, said_by: str) -> None:
         ) from error
     except OwnerGone as error:
         client.close()
-        raise StoreError(
-            f"the collector at {client.url} ({said_by}) does not answer",
-            f"Start it, or leave {said_by} out to read the data directory on this machine.",
-        ) from error
+        remedy = f"Start it, or leave {said_by} out to read the data directory on this machine."
+        if "CERTIFICATE_VERIFY_FAILED" in error.why:
+            remedy = "If an authority of your own signs its certificate, name the file with that one's: SSL_CERT_FILE."
+        what = f"the collector at {client.url} ({said_by}) does not answer: {error.why}"
+        raise StoreError(what, remedy) from error
     except BaseException:
         client.close()
         raise

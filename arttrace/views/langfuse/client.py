@@ -15,7 +15,7 @@ from arttrace.capture.base.langfuse_project import Connection
 from arttrace.capture.export.shipping.otlp_client import read_answer, seconds_to_wait
 from arttrace.records.values.lenient_json import json_object, read_json
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.system.addresses import needs_certificates, without_login
+from arttrace.system.addresses import verified, without_login
 from arttrace.system.errors import ArttraceError, MayPass
 from arttrace.wire.content import secrets
 
@@ -66,7 +66,7 @@ class LangfuseClient:
             base_url=connection.url,
             headers={"authorization": connection.authorization, "user-agent": "arttrace"},
             timeout=_TIMEOUT_S,
-            verify=needs_certificates(connection.url),
+            verify=verified(connection.url),
         )
         self._say, self._sleep = say, sleep
         self._apart_s = 60.0 / requests_per_minute if requests_per_minute else 0.0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import ssl
 from collections import deque
 from collections.abc import Mapping
 from urllib.parse import quote, urlsplit
 
 import aiohappyeyeballs
 
-from arttrace.system.addresses import login_of, needs_certificates, why_never_asked, without_login
+from arttrace.system.addresses import login_of, verified, why_never_asked, without_login
 from trainer.gateway.engines.http_connection import BrokenOff, HttpConnection
 
 __all__ = ["BrokenOff", "Connections", "EngineResponse", "NotConnected"]
@@ -50,7 +49,7 @@ class Connections:
     def _address(self, url: str, headers: Mapping[str, str]) -> None:
         parts = urlsplit(url)
         host = (parts.hostname or "").encode("idna").decode()
-        self._ssl = ssl.create_default_context() if needs_certificates(url) else None
+        self._ssl = verified(url) or None
         self._host, self._port = host, parts.port or (80 if self._ssl is None else 443)
         self._path = quote(parts.path, safe="/%:@!$&'()*+,;=~")
         if (login := login_of(parts)) is not None:

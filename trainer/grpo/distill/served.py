@@ -13,7 +13,7 @@ import msgspec
 from arttrace.records.sequence import TokenSequence
 from arttrace.records.values.nesting import UNREADABLE
 from arttrace.records.values.units import quantity
-from arttrace.system.addresses import needs_certificates, why_never_asked, without_login
+from arttrace.system.addresses import verified, why_never_asked, without_login
 from arttrace.system.errors import TrainingError
 
 KEY = "ARTTRACE_TEACHER_API_KEY"
@@ -59,7 +59,7 @@ class ServedTeacher:
             timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=AT_ONCE),
             trust_env=False,
-            verify=needs_certificates(url),
+            verify=verified(url),
         )
         self._runner = asyncio.Runner()  # its connections are of one event loop; Ctrl-C cancels what runs there
         try:

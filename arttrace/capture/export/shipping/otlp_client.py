@@ -25,7 +25,7 @@ from arttrace.formats.otlp.protobuf_fields import BYTES, read_varint, walk
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.values.nesting import UNREADABLE
-from arttrace.system.addresses import is_loopback, login_of
+from arttrace.system.addresses import is_loopback, login_of, trusting
 from arttrace.system.errors import harmless
 
 OURS_HEADER = "x-arttrace-collector"
@@ -160,6 +160,8 @@ class OtlpClient:
     def _as_os_error(self, error: Exception) -> OSError:
         if isinstance(error, http.client.HTTPException) and self._url.port == _GRPC_PORT:
             return OSError("it does not speak HTTP/1.1: 4317 is the port of OTLP over gRPC, try that over HTTP, 4318")
+        if isinstance(error, http.client.RemoteDisconnected):
+            return OSError("it hung up without an answer")
         if isinstance(error, http.client.BadStatusLine | http.client.LineTooLong):
             return OSError("its answer is not HTTP/1.1")
         return error if isinstance(error, OSError) else OSError(f"{type(error).__name__}: {error}")
@@ -199,11 +201,7 @@ def _connect(url: SplitResult, receiver: Receiver) -> tuple[http.client.HTTPConn
 
 def _tls(receiver: Receiver) -> ssl.SSLContext:
     """Raises OSError where a file cannot be read."""
-    context = ssl.create_default_context(cafile=str(receiver.certificate) if receiver.certificate else None)
-    if not receiver.certificate and not context.cert_store_stats()["x509_ca"]:
-        import certifi  # a slim image without certificates: those that came with httpx
-
-        context.load_verify_locations(certifi.where())
+    context = trusting(receiver.certificate)
     if receiver.client_certificate:
         context.load_cert_chain(str(receiver.client_certificate), receiver.client_key and str(receiver.client_key))
     return context
