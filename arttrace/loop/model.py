@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
-import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol
-
-import httpx
 
 from arttrace.loop.evaluation.gathered import gathered_groups, record_rewards, require_trainable
 from arttrace.loop.evaluation.numbers import Run, numbers_of
 from arttrace.loop.gathering.group import TrajectoryGroup
 from arttrace.loop.processes.art_arguments import OF_A_MODEL, OF_REGISTRATION, OF_TRAINING, refusing
 from arttrace.loop.processes.art_names import TrainConfig, TrainSFTConfig, either, said_of_attribute, settings_of
+from arttrace.loop.processes.openai_client import client_of
 from arttrace.loop.processes.served import ServedStep, served_step
 from arttrace.loop.processes.trainer_process import LoggedNumbers, TrainedStep
 from arttrace.loop.trajectory import Trajectory
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import add_evaluation
-from arttrace.system.paths import DataDir
+from arttrace.system.paths import DataDir, require_policy_name
 from arttrace.wire.content.secrets import NO_KEY
 
 if TYPE_CHECKING:
@@ -136,7 +133,7 @@ class Model(Generic[Config]):
 
     def openai_client(self) -> Any:
         """An `openai.AsyncOpenAI` that calls it; use it with `model=model.inference_name`."""
-        return _client(self.inference_base_url, self.inference_api_key)
+        return client_of(self.inference_base_url, self.inference_api_key)
 
     @refusing(OF_REGISTRATION)
     async def register(self, backend: Backend) -> None:
@@ -202,6 +199,9 @@ class TrainableModel(Model[Config]):
         project: The project's name, set when the model is registered; by default that of capture.
         config: Whatever the program's rollouts want to read of it, as `model.config`.
 
+    Raises:
+        TrainingError: No policy can have that name: it has letters, digits, '.', '_' and '-', at most 100.
+
     `register` sets `backend`, `inference_base_url` and, where the server has a key, `inference_api_key`; before it the
     model cannot be called.
 
@@ -224,6 +224,7 @@ class TrainableModel(Model[Config]):
     def __init__(
         self, name: str, base_model: str | Path, *, project: str | None = None, config: Config | None = None
     ) -> None:
+        require_policy_name(name)
         super().__init__(name, project, config=config)
         self.base_model = base_model
 
@@ -238,7 +239,7 @@ class TrainableModel(Model[Config]):
         Raises ServingError before the model is registered.
         """
         self._require_registered()
-        return _client(self.inference_base_url, self.inference_api_key or api_key())
+        return client_of(self.inference_base_url, self.inference_api_key or api_key())
 
     @refusing(OF_REGISTRATION)
     async def register(self, backend: Backend) -> None:
@@ -386,15 +387,3 @@ class TrainableModel(Model[Config]):
         self._require_registered()
         url = str(self.inference_base_url).removesuffix("/v1")
         return served_step(self.name, url, self.inference_api_key or api_key())
-
-
-def _client(base_url: str | None, key: str | None) -> Any:
-    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-
-    return AsyncOpenAI(base_url=base_url, api_key=key, http_client=DefaultAsyncHttpxClient(verify=_trusted()))
-
-
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    """Whom clients trust, read once: it takes twenty milliseconds, and each rollout may have a client of its own."""
-    return httpx.create_ssl_context()

@@ -6,11 +6,12 @@ A directory above that `arttrace init` was run in is taken in place of the worki
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from arttrace.system.errors import ArttraceError
+from arttrace.system.errors import ArttraceError, TrainingError
 from arttrace.system.private_files import make_directory
 
 _CHOOSE = "Give an absolute path: --dir, or ARTTRACE_DIR"
@@ -20,6 +21,21 @@ _PIN = "root"
 LOCAL = "local"
 LAST_RUN = "last_run"
 TRAINING_LOCK = "train.lock"
+_POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def can_name_a_policy(text: str) -> bool:
+    """Whether it can be a directory's and a model's name."""
+    return _POLICY.fullmatch(text) is not None
+
+
+def require_policy_name(text: str) -> None:
+    """Raise TrainingError, which says the rule, where no policy can have that name."""
+    if not can_name_a_policy(text):
+        raise TrainingError(
+            f"{text!r} cannot name a policy.",
+            "Use letters, digits, '.', '_' and '-', at most 100, a letter or digit first; no '/' and no '@'.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

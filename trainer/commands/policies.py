@@ -16,10 +16,10 @@ from arttrace.records.policy import PolicyStep, version_rewards
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import ServingError, TrainingError
 from arttrace.system.evaluations import read_evaluations
-from arttrace.system.paths import DataDir
+from arttrace.system.paths import DataDir, can_name_a_policy
 from arttrace.views.labels import printable
 from arttrace.views.terminal import print_whole
-from trainer.policies.checkpoints import Checkpoints, can_name_a_policy
+from trainer.policies.checkpoints import Checkpoints
 from trainer.policies.export import export_adapter, export_merged, fork
 from trainer.policies.files import STATE
 from trainer.policies.retention import Keep, to_prune

@@ -10,7 +10,7 @@ from arttrace.commands.shared.json_output import print_json
 from arttrace.commands.shared.options import api_key_file_option, dir_option, json_option
 from arttrace.system.addresses import is_loopback
 from arttrace.system.errors import ServingError
-from arttrace.system.paths import DataDir
+from arttrace.system.paths import DataDir, require_policy_name
 from arttrace.system.private_files import kept_key
 from trainer.output.log import LogFormat, LoggingCommand, log_format_option, logging_to
 
@@ -137,6 +137,7 @@ def command(
     Agents in other languages name their run in the base URL, /r/NAME/v1, and end it with a POST to /r/NAME/end: their
     calls are then recorded here.
     """
+    require_policy_name(policy)
     # Checked before the import that takes a second.
     if gpu:
         _require_card()

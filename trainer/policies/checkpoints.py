@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import time
@@ -27,7 +26,7 @@ from arttrace.records.values.nesting import UNREADABLE
 from arttrace.system.errors import MayPass, TrainingError
 from arttrace.system.files import disk_is_full, replace_file
 from arttrace.system.journal.lock import acquire
-from arttrace.system.paths import TRAINING_LOCK
+from arttrace.system.paths import TRAINING_LOCK, can_name_a_policy, require_policy_name
 from arttrace.system.private_files import make_directory
 from arttrace.system.processes import is_alive
 from trainer.policies.files import DROPPED, STATE
@@ -39,7 +38,6 @@ _UNFINISHED = ".manifest.json"
 
 _HANDED_OVER = "handed_over"
 _LOCK_WITHIN_S = 1.0
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class CheckpointError(TrainingError, MayPass):
@@ -69,10 +67,7 @@ class Checkpoints:
 
     def __init__(self, root: Path, policy: str) -> None:
         """Raises TrainingError when `policy` cannot be a directory's and a model's name."""
-        if not can_name_a_policy(policy):
-            raise TrainingError(
-                f"{policy!r} cannot name a policy.", "Use letters, digits, '.', '_' and '-', at most 100, no '@'."
-            )
+        require_policy_name(policy)
         self.policy = policy
         self.directory = root / policy
         self._room = Room(self.directory)
@@ -357,11 +352,6 @@ class Checkpoints:
         for step in set(self._with_file(_HANDED_OVER)) - set(self.all_steps()):
             if step < newest:  # the version after it is served by now
                 shutil.rmtree(self.path(step), ignore_errors=True)
-
-
-def can_name_a_policy(text: str) -> bool:
-    """Whether it can be a directory's and a model's name."""
-    return _NAME.fullmatch(text) is not None
 
 
 def _is_another_writer(pid: int) -> bool:

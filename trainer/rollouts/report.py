@@ -15,9 +15,8 @@ from arttrace.rewards.combine import trajectory_reward
 from arttrace.rewards.selection import is_held_out
 from arttrace.store.rows.summary import summarise
 from arttrace.system.errors import ArttraceError, RolloutError
-from arttrace.system.paths import DataDir
+from arttrace.system.paths import DataDir, can_name_a_policy
 from arttrace.views.labels import short_id
-from trainer.policies.checkpoints import can_name_a_policy
 from trainer.rollouts.replay import RecordedInput
 
 ENDED_ITSELF = "the program ended its run itself, so that it is in no group: it rewards it by POST /r/ID/reward"

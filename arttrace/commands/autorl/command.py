@@ -24,7 +24,7 @@ from arttrace.rewards.judge_calls import require_key
 from arttrace.rewards.judge_errors import JudgeUnavailable
 from arttrace.system.errors import JudgeError
 from arttrace.system.files import replace_file
-from arttrace.system.paths import DataDir
+from arttrace.system.paths import DataDir, require_policy_name
 
 _Count = click.IntRange(min=1)
 
@@ -108,6 +108,8 @@ def command(
         raise click.BadParameter(f"{held_out} of {scenarios} scenarios leave none to train on", param_hint="--held-out")
     if not task.strip():
         raise click.BadParameter("it is empty", param_hint="TASK")
+    if policy is not None:
+        require_policy_name(policy)
     if use_stand_in:
         judge = writer = stand_in.MODEL
     plan = Plan(

@@ -19,7 +19,7 @@ from trainer.commands.train.daemon_options import DaemonFlags, daemon_options, r
 from trainer.commands.train.learner_options import learner_options
 from trainer.commands.train.offline import run_offline
 from trainer.commands.train.orders import take_orders
-from trainer.commands.train.report import base_model_to_train, policy_of, require_base_model, rollback_note
+from trainer.commands.train.report import base_model_to_train, policy_to_train, require_base_model, rollback_note
 from trainer.commands.train.sampled.distill import print_distillation, train_distill
 from trainer.commands.train.sampled.grpo import print_plan, train_grpo
 from trainer.commands.train.settings import SAMPLED, TrainSettings, not_read
@@ -173,7 +173,7 @@ def command(
         learner.checked()
     except TrainingError as error:
         raise click.UsageError(f"{error.message} {error.hint or ''}".strip()) from None
-    policy = policy or policy_of(serving)
+    policy = policy_to_train(policy, serving)
     directory = base_model_to_train(base_model, serving)
     if orders:
         take_orders(data, policy, require_base_model(directory))
@@ -227,7 +227,7 @@ def _train_daemon(
     if asked.steps != 1:
         raise click.UsageError(f"{shown} makes one version after the other: --max-steps ends it, not --steps")
     config = daemon.config()
-    checkpoints = Checkpoints(data.policies, config.policy or policy_of(serving))
+    checkpoints = Checkpoints(data.policies, policy_to_train(config.policy, serving))
     learner = in_shape_of(in_precision_of(config.learner, serving), checkpoints)
     config = config.model_copy(update={"learner": learner})
     if daemon.print_only:

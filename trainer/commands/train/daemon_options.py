@@ -26,7 +26,7 @@ from arttrace.system.paths import DataDir
 from trainer.commands.train.choices import describe, machine_choices
 from trainer.commands.train.report import (
     base_model_to_train,
-    policy_of,
+    policy_to_train,
     print_step,
     require_base_model,
     rollback_note,
@@ -136,7 +136,7 @@ def run_daemon(
 def _run(
     data: DataDir, config: DaemonConfig, serving: ServingFile | None, as_json: bool, say: Callable[[str], None]
 ) -> None:
-    policy = config.policy or policy_of(serving)
+    policy = policy_to_train(config.policy, serving)
     base_model = require_base_model(base_model_to_train(config.base_model, serving))
     require_served(serving, policy, base_model)
     judge = config.judge and JudgeTerms(config.judge, config.judge_base_url, read_rubric(config.rubric), config.votes)

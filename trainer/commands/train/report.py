@@ -13,15 +13,18 @@ import msgspec
 from arttrace.records.policy import PolicyStep
 from arttrace.records.values.units import quantity
 from arttrace.system.errors import TrainingError
+from arttrace.system.paths import require_policy_name
 from trainer.gateway.engines.vllm.model import read_model
 from trainer.policies.checkpoints import Checkpoints, Use
 from trainer.serving import ServingFile
 from trainer.serving.hub import find_base_model
 
 
-def policy_of(serving: ServingFile | None) -> str:
-    """The policy where none is named: the one that is served."""
-    return serving.policy if serving else "policy"
+def policy_to_train(named: str | None, serving: ServingFile | None) -> str:
+    """The named policy, else the one that is served. Raises TrainingError where no policy can have that name."""
+    found = named if named is not None else serving.policy if serving else "policy"
+    require_policy_name(found)
+    return found
 
 
 def base_model_to_train(named: str | Path | None, serving: ServingFile | None) -> Path | None:
