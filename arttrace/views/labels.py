@@ -78,6 +78,8 @@ def group_name(key: str, entry: str) -> str:
     """A group's key for people: that of an entry point, a run's own or another, with its arguments is read as those,
     `city=Oslo, days=3`, the value alone where there is one."""
     rest = key.removeprefix(entry)
+    if rest[:1] not in ("", " ", "/"):  # another name that begins with the entry's
+        rest = key
     if rest == key and (other := _entry_before_arguments(key)):
         rest = key[other.end() :]
     if rest != key and rest.startswith("/"):  # a task of an imported file, which is its runs' entry

@@ -185,3 +185,8 @@ def test_a_group_is_named_readably(key: str, name: str) -> None:
 )
 def test_a_group_of_several_entries_is_named_alike_for_all(key: str, name: str) -> None:
     assert group_name(key, "agent.py:other") == name
+
+
+def test_a_group_whose_name_begins_as_its_entry_does_keeps_it() -> None:
+    assert group_name("swe-agent_trajectories/repo-1", "swe-agent") == "swe-agent_trajectories/repo-1"
+    assert group_name("agent:runs 3", "agent:run") == "agent:runs 3"

@@ -109,8 +109,11 @@ def test_names_without_a_space_stay_within_every_page(browser: Browser, tmp_path
         reward = Reward(f"r{name}", run.id, 1e9, name, "human", explanation=name, time_ns=reward_clock.now_ns())
         store.append([reward])
         [found] = store.summaries()
+        store.append(
+            Run("plain", scenario="x" * 300).end(at=100)
+        )  # of which the beginning that is shown breaks nowhere
     base = f"/runs/{quote(found.id, safe='')}"
-    opened = [base + tab for tab in ("", "/timeline", "/graph", "/tokens", "/spans")]
+    opened = ["/runs/plain", *(base + tab for tab in ("", "/timeline", "/graph", "/tokens", "/spans"))]
     with serve_viewer(tmp_path) as viewer:
         for width in (360, 1280):
             context = browser.new_context(viewport={"width": width, "height": 780})
@@ -123,4 +126,6 @@ def test_names_without_a_space_stay_within_every_page(browser: Browser, tmp_path
                 beyond = page.evaluate(BEYOND, width)
                 assert not beyond, (address, width, beyond)
                 assert page.evaluate("window.ran") is None, address
+                wide = "[...document.querySelectorAll('td.run')].filter(cell => cell.scrollWidth > cell.clientWidth)"
+                assert page.evaluate(f"{wide}.length") == 0, address
             context.close()

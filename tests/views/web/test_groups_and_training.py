@@ -22,7 +22,7 @@ from arttrace.store import Store, TrajectorySummary
 from arttrace.system.journal.lock import acquire
 from arttrace.system.paths import DataDir
 from arttrace.views.web.app import create_app
-from arttrace.views.web.models.group_page import group_row, histogram, members, what_it_teaches
+from arttrace.views.web.models.group_page import group_row, group_rows, histogram, members, what_it_teaches
 from arttrace.views.web.models.training_page import versions
 
 
@@ -255,6 +255,16 @@ def test_a_large_group_is_summed_up_once(monkeypatch: pytest.MonkeyPatch) -> Non
     found = members(runs, {}, {})
     assert summed.count(50) == 1  # the others are sums of one run's rewards
     assert [one.advantage for one in found][:2] == pytest.approx([24.5 / 9, 23.5 / 9])
+
+
+def test_groups_of_several_sources_that_would_be_named_alike_are_told_apart() -> None:
+    runs = [
+        summary(number, entry=entry, group=f"{entry}/{task}")
+        for number, (entry, task) in enumerate((("monday", "7"), ("tuesday", "7"), ("monday", "8"), ("monday", " ")))
+    ]
+    assert {row.key: row.name for row in group_rows(runs)} == {
+        "monday/7": "monday/7", "tuesday/7": "tuesday/7", "monday/8": "8", "monday/ ": "monday/",
+    }  # fmt: skip
 
 
 def test_a_histogram_counts_every_finite_reward() -> None:

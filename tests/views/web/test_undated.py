@@ -52,6 +52,7 @@ def test_no_page_shows_a_time_or_a_duration(store: Store) -> None:
         assert "in Bern" in text or "Groups" in text
         assert re.findall(r"2000-01-01|\d [mµ]?s\b", text) == [], page
         assert "data-ns=" not in shown, page
+        assert re.findall(r'class="when figures">\s*·', shown) == [], page
     assert "the bars show the order alone" in client.get(f"/runs/{one.id}/timeline").text
     assert "messages in</span>" in client.get(f"/runs/{one.id}/graph").text
 

@@ -21,6 +21,7 @@ from arttrace.views.web.models.tokens.token_page import advantages
 from arttrace.views.web.models.transcript import TranscriptEntry, alike
 
 BINS = 12
+_LONGEST_NAME = 120
 
 
 class Bin(msgspec.Struct, frozen=True):
@@ -85,6 +86,8 @@ def group_rows(runs: Iterable[TrajectorySummary]) -> tuple[GroupRow, ...]:
         if run.group != run.id:
             members.setdefault(run.group, []).append(run)
     rows = [group_row(key, found) for key, found in members.items()]
+    often = Counter(row.name for row in rows)
+    rows = [msgspec.structs.replace(row, name=_whole_name(row.key)) if often[row.name] > 1 else row for row in rows]
     return tuple(sorted(rows, key=lambda row: (row.latest_ns, row.key), reverse=True))
 
 
@@ -97,7 +100,7 @@ def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
     latest_ns = max(run.start_ns for run in runs)
     return GroupRow(
         key=key,
-        name=one_line(group_name(key, runs[0].entry) or key_name(key), 120),
+        name=one_line(group_name(key, runs[0].entry), _LONGEST_NAME) or _whole_name(key),
         runs=len(runs),
         rewarded=sum(trajectory_reward(run) is not None for run in runs),
         mean=exact_mean(rewards) if rewards else None,
@@ -109,6 +112,10 @@ def group_row(key: str, runs: Sequence[TrajectorySummary]) -> GroupRow:
         undated=is_undated(latest_ns),
         policies=tuple(sorted({version for run in runs for version in run.policy_versions}, key=version_order)),
     )
+
+
+def _whole_name(key: str) -> str:
+    return one_line(key_name(key), _LONGEST_NAME)
 
 
 def what_it_teaches(runs: Sequence[TrajectorySummary]) -> tuple[str, bool]:
