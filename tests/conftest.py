@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import hypothesis
 import pytest
 from empty_store import copied_from
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; what they start does not inherit a handler
         signal.signal(signal.SIGHUP, lambda *_: None)
     read_certificates_when_needed()
+    give_answers_a_minute()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if hasattr(config, "workerinput"):
@@ -55,6 +57,13 @@ def read_certificates_when_needed() -> None:
     os.environ["SSL_CERT_DIR"] = found.capath
     if given := os.environ.pop("SSL_CERT_FILE", None):
         os.environ.setdefault("PIP_CERT", given)
+
+
+def give_answers_a_minute() -> None:
+    """httpx waits five seconds for an answer where nobody says for how long: on a busy machine a server that a test has
+    started may take longer. arttrace itself says it everywhere."""
+    for part in ("connect", "read", "write", "pool"):
+        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, 60.0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,9 +19,11 @@ from arttrace.system.paths import DataDir
 
 
 @pytest.fixture(autouse=True)
-def ends() -> Iterator[None]:
+def ends(tmp_path: Path) -> Iterator[None]:
+    """No later test of this process waits for a collector of these."""
     yield
-    arttrace.shutdown(5)
+    arttrace.shutdown(0.1)
+    arttrace.init(dir=tmp_path)
 
 
 @arttrace.trajectory
@@ -61,4 +63,3 @@ async def test_a_collector_that_is_not_there_is_named(tmp_path: Path, monkeypatc
     arttrace.init(dir=tmp_path, endpoint="http://127.0.0.1:9")
     with pytest.raises(ArttraceError, match=r"(?s)none was captured.*http://127\.0\.0\.1:9 .*ARTTRACE_ENDPOINT"):
         await gather_trajectories([rollout(0.25), rollout(0.5)])
-    arttrace.shutdown(0.1)

@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(body)
         asked = str((request.get("messages") or [{}])[-1].get("content"))
         if "hang" in asked:
-            self.state.hold.wait(20)
+            self.state.hold.wait(60)
         if request.get("stream"):
             return self._stream(request, asked)
         if "garbage" in asked:
@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if "slow" in asked:
                     time.sleep(0.02)
                 if "stall" in asked and position == 3:
-                    self.state.hold.wait(20)
+                    self.state.hold.wait(60)
                 if "break" in asked and position == 3:
                     self.connection.close()
                     return

@@ -328,7 +328,9 @@ def _run(
     feeds_training = not all(scenario.held_out for scenario, _ in jobs)
     admission = _admission(data, environment) if feeds_training else None
     began, interrupted = time.monotonic(), False
-    workers = RolloutWorkers(entry, data, env=environment, workers=concurrency, concurrency=1, timeout_s=timeout_s)
+    workers = RolloutWorkers(
+        entry, data, env=environment, workers=concurrency, concurrency=1, timeout_s=timeout_s, say=say
+    )
     stopped: ArttraceError | None = None
     try:
         with workers:

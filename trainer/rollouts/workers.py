@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, overload
+from typing import IO
 
 import msgspec
 
@@ -34,6 +34,8 @@ _READ_OUT_S = 2.0
 """How long what a worker has said before its end is read for."""
 _RESTARTS_PER_RUN = 3
 _ASKED_AGAIN_S = 0.5
+_SAID_AFTER_S = 30.0
+"""How long an entry point is imported before it is said that it still is."""
 
 Admits = Callable[[RolloutJob, Sequence[RolloutJob]], bool]
 
@@ -48,7 +50,8 @@ class RolloutWorkers:
     to the environment and leads the user's client to the gateway (OPENAI_BASE_URL and the like). Each of `workers`
     processes runs up to `concurrency` jobs at once. A run that takes longer than `timeout_s` is ended with its worker
     and all that this runs. Traces go to the spool of `data`, prints to `logs/rollouts.log` in it. Stop it with `close`
-    or use it in a `with` block; workers also end when this process dies.
+    or use it in a `with` block; workers also end when this process dies. `say` is told of an entry point that does not
+    come to the end of its import.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class RolloutWorkers:
         workers: int = 1,
         concurrency: int = 16,
         timeout_s: float | None = None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._entry = entry
+        self._say = say
         self._concurrency = concurrency
         self._env = {**os.environ, **(env or {}), "ARTTRACE_DIR": str(data.root)}
         self._count = workers
@@ -80,11 +85,19 @@ class RolloutWorkers:
             make_room(self.log)
         while len(self._workers) < self._count:
             self._workers.append(self._spawn())
+        said_at: float | None = time.monotonic() + _SAID_AFTER_S
         while not all(worker.ready for worker in self._workers):
-            worker, message = self._receive()
-            if message is None:
+            received = self._receive(said_at)
+            if received is None:
+                said_at = None
+                self._say(
+                    f"{self._entry} is still being imported after {_SAID_AFTER_S:g} s. If it runs something then, put "
+                    f'that under `if __name__ == "__main__":`. Its output is in {self.log}'
+                )
+            elif received[1] is None:
+                cause = received[0].cause()
                 self.close()
-                raise self._not_loaded(worker.cause())
+                raise self._not_loaded(cause)
 
     def run(
         self,
@@ -151,7 +164,11 @@ class RolloutWorkers:
             worker.stop()
 
     def __enter__(self) -> RolloutWorkers:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -177,11 +194,7 @@ class RolloutWorkers:
             if began and time.monotonic() >= min(began) + self._timeout_s:
                 worker.end(f"it took longer than {self._timeout_s:g} s")
 
-    @overload
-    def _receive(self) -> tuple[_WorkerProcess, _Message | None]: ...
-    @overload
-    def _receive(self, deadline: float | None) -> tuple[_WorkerProcess, _Message | None] | None: ...
-    def _receive(self, deadline: float | None = None) -> tuple[_WorkerProcess, _Message | None] | None:
+    def _receive(self, deadline: float | None) -> tuple[_WorkerProcess, _Message | None] | None:
         """The next message of a worker of ours; None for its death, or in place of both when the deadline has passed.
         Raises RolloutError when it could not load."""
         while True:
@@ -193,10 +206,10 @@ class RolloutWorkers:
             if worker not in self._workers:
                 continue
             if isinstance(message, WorkerReady):
+                worker.ready = True
                 if message.error is not None:
                     self.close()
                     raise self._not_loaded(message.error.strip())
-                worker.ready = True
             return worker, message
 
     def _not_loaded(self, reason: str) -> RolloutError:
@@ -289,7 +302,7 @@ class _WorkerProcess:
 
     def stop(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
+            self._process.wait(_GRACE_S if self.ready else 0.0)
         self._kill()
         self._process.wait()
 

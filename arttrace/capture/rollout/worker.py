@@ -17,6 +17,7 @@ import contextvars
 import importlib
 import inspect
 import os
+import select
 import signal
 import sys
 import threading
@@ -40,6 +41,7 @@ from arttrace.capture.rollout.entries import bind, load_entry, run_command, run_
 from arttrace.records.rollout import COMMAND, PROGRAM, RolloutJob, RolloutResult, WorkerReady
 from arttrace.records.values.lenient_json import well_formed
 from arttrace.records.values.users_text import error_line
+from arttrace.system import native_threads
 
 MAX_RESULT_BYTES = 16 << 20
 _FLUSH_TIMEOUT_S = 60.0
@@ -176,6 +178,15 @@ def _leave() -> None:
     os._exit(0)
 
 
+def _leave_amid_the_import(jobs: int, is_loaded: native_threads.Event) -> None:
+    """What the user's code does when it is imported may last for ever, as a server's loop does: nobody reads then that
+    the jobs have ended."""
+    poll = select.poll()
+    poll.register(jobs, 0)
+    if any(event & select.POLLHUP for _, event in poll.poll()) and not is_loaded.is_set():
+        _leave()
+
+
 def _in_users_code(error: BaseException) -> str:
     """The error, with the frames of the user's code that it came through, where there are any."""
     frames = error.__traceback__
@@ -194,12 +205,16 @@ def main(entry: str, concurrency: int) -> None:
     os.environ.pop("ARTTRACE_ENDPOINT", None)  # whoever asked for these runs reads them from the data directory
     os.environ["ARTTRACE_OTLP"] = "0"
     job_lines, answers = _take_standard_streams()
+    is_loaded = native_threads.Event()
+    if hasattr(select, "poll"):
+        native_threads.Thread(partial(_leave_amid_the_import, job_lines.fileno(), is_loaded)).start()
     try:
         program = entry.removeprefix(PROGRAM)
         run = program if entry.startswith((PROGRAM, COMMAND)) else load_entry(entry)
     except BaseException as error:  # noqa: BLE001  importing the user's code may raise anything, SystemExit too
         _write(answers, WorkerReady(error=well_formed(_in_users_code(error))))
         return
+    is_loaded.set()
     _write(answers, WorkerReady())
 
     async def serve() -> None:

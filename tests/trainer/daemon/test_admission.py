@@ -65,7 +65,7 @@ def test_a_daemon_that_has_enough_holds_further_groups_and_lets_those_that_began
         assert said[1:] == ["going on"]
     finally:
         site.stop.set()
-        runner.join(30)
+        runner.join(120)
 
 
 @dataclass

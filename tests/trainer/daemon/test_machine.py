@@ -56,7 +56,7 @@ def test_a_group_waits_for_its_runs_and_what_does_not_count_is_reported(site: Si
         until(lambda: daemon.state.step == 1)
     finally:
         site.stop.set()
-        runner.join(30)
+        runner.join(120)
     assert sorted(site.consumed()) == ["a-0", "a-1", "few-0", "few-1"]
 
 
@@ -72,7 +72,7 @@ def test_spans_that_come_after_their_run_was_trained_on_are_counted(site: Site) 
         until(lambda: daemon.state.queue.late == 1)
     finally:
         site.stop.set()
-        runner.join(30)
+        runner.join(120)
 
 
 def test_runs_whose_rewards_no_step_can_compare_are_left_out_with_that_reason(site: Site) -> None:
@@ -126,7 +126,7 @@ def test_each_look_is_shown_by_the_time_of_the_state_file(site: Site) -> None:
         until(lambda: last_look(site.checkpoints.directory) > 1)
     finally:
         site.stop.set()
-        runner.join(30)
+        runner.join(120)
 
 
 def test_a_store_that_takes_long_to_look_at_is_looked_at_less_often(

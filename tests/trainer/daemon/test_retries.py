@@ -45,7 +45,7 @@ def test_a_version_that_could_not_be_published_is_published_by_the_next_start(si
     runner.start()
     until(lambda: daemon.state.state == "publish" and "does not answer" in daemon.state.reason)
     site.stop.set()
-    runner.join(30)
+    runner.join(120)
     assert site.store.policy_steps("policy") == []
     site.stop.clear()
     site.gateway = StandInGateway()
@@ -150,7 +150,7 @@ def test_a_group_whose_judgement_always_fails_holds_up_no_other(
         until(lambda: daemon.state.step == 2)
     finally:
         site.stop.set()
-        runner.join(30)
+        runner.join(120)
     assert asked.count("bad") == 2 * ATTEMPTS, "the second time it is known that the judge answers about others"
     [unscored] = daemon.state.unscored
     assert (unscored.key, unscored.times, daemon.state.queue.unscored) == ("bad", 1, 1)
@@ -222,7 +222,7 @@ def test_a_daemon_that_stops_while_the_judge_is_down_says_that_it_was_asked_to(
     runner.start()
     until(lambda: "overloaded" in daemon.state.reason)
     site.stop.set()
-    runner.join(30)
+    runner.join(120)
     assert (daemon.state.state, daemon.state.reason) == ("stopped", "asked to stop")
 
 

@@ -68,7 +68,7 @@ def test_a_stop_while_requests_end_leaves_the_step_to_the_next_start(site: Site)
     try:
         until(lambda: daemon.state.state == Phase.STEP)
         site.stop.set()
-        runner.join(30)
+        runner.join(120)
         assert not runner.is_alive(), "it does not wait for them"
     finally:
         ended.set()

@@ -41,7 +41,7 @@ async def sleepy(site: Site) -> Site:
 @contextlib.asynccontextmanager
 async def asleep(site: Site, timeout_s: float = 20.0) -> AsyncIterator[httpx.Response]:
     """A trainer's order to sleep, held open."""
-    async with site.http.stream("POST", "/admin/sleep", json={"timeout_s": timeout_s}, timeout=20) as held:
+    async with site.http.stream("POST", "/admin/sleep", json={"timeout_s": timeout_s}, timeout=60) as held:
         assert held.status_code == 200, await held.aread()
         yield held
 

@@ -321,6 +321,51 @@ def test_workers_and_what_they_started_end_with_their_owner(agent: Path, tmp_pat
     _wait_for_the_end_of(pids)
 
 
+_NEVER_IMPORTED = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\ndef answer(x):\n    return x\n"
+
+
+def test_an_import_that_does_not_end_is_said_and_ended_by_ctrl_c(
+    agent: Path, data: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a program that serves without `if __name__ == "__main__":`. It went on, and kept its port."""
+    agent.write_text(_NEVER_IMPORTED)
+    log = data.root / "logs" / "rollouts.log"
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        _wait_for_two_lines(log)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.rollouts.workers._SAID_AFTER_S", 0.1)
+    with pytest.raises(KeyboardInterrupt), RolloutWorkers(f"{agent}:answer", data, workers=2, say=say):
+        pass
+    [line] = said
+    assert "agent.py:answer is still being imported after 0.1 s" in line
+    _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
+
+
+def test_workers_that_import_end_with_their_owner(agent: Path, data: DataDir) -> None:
+    agent.write_text(_NEVER_IMPORTED)
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom arttrace.system.paths import DataDir\n"
+        "from trainer.rollouts.workers import RolloutWorkers\n"
+        "RolloutWorkers(sys.argv[1], DataDir(Path(sys.argv[2])), workers=2).start()\n"
+    )
+    log = data.root / "logs" / "rollouts.log"
+    with subprocess.Popen([sys.executable, "-c", program, f"{agent}:answer", str(data.root)]) as owner:
+        _wait_for_two_lines(log)
+        owner.send_signal(signal.SIGKILL)
+    _wait_for_the_end_of([int(pid) for pid in log.read_text().split()])
+
+
+def _wait_for_two_lines(log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not log.exists() or log.read_text().count("\n") < 2:
+        assert time.monotonic() < deadline, "the workers did not come to the import"
+        time.sleep(0.02)
+
+
 def _wait_for_the_end_of(pids: list[int]) -> None:
     deadline = time.monotonic() + 60
     while any(map(_alive, pids)) and time.monotonic() < deadline:
