@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import reprlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -156,7 +157,8 @@ def test_a_reward_that_is_no_finite_number_is_logged_in_one_line(
         arttrace.reward(1)
     assert [one.value for one in records() if isinstance(one, Reward)] == [1.0]
     assert [record.getMessage() for record in caplog.records] == [
-        "arttrace: the reward 'speed' is not a finite number and was not recorded"
+        f"arttrace: the reward 'speed' of run {run.id!r} is {reprlib.repr(value)}, not a finite number, and was not "
+        "recorded: the run counts by its other rewards, if it has any"
     ]
     assert caplog.records[0].exc_info is None
 

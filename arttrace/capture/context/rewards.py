@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import reprlib
 import time
 from collections import OrderedDict
 
@@ -16,7 +17,7 @@ from arttrace.capture.base.ids import random_hex
 from arttrace.capture.export import sampling
 from arttrace.capture.export.lifecycle import recorder
 from arttrace.records.reward import Reward
-from arttrace.records.values.users_text import plain_text
+from arttrace.records.values.users_text import plain_text, safe_text
 
 _MAX_KNOWN_RUNS = 100_000
 
@@ -55,7 +56,13 @@ def record_reward(trajectory_id: str, value: float, name: str) -> None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        logger.warning("arttrace: the reward %r is not a finite number and was not recorded", name)
+        logger.warning(
+            "arttrace: the reward %.100r of run %.100r is %s, not a finite number, and was not recorded: the run "
+            "counts by its other rewards, if it has any",
+            name,
+            trajectory_id,
+            safe_text(value, reprlib.repr),
+        )
         return
     if sampling.was_left_out(trajectory_id):
         sampling.warn_left_out(trajectory_id)
