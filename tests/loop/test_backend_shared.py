@@ -149,6 +149,25 @@ async def test_rewards_that_are_set_after_the_gather_are_trained_on(
         assert sorted(trajectory_reward(run) or 0.0 for run in store.trajectories()) == [1.0, 2.0]
 
 
+async def test_a_reward_that_is_taken_back_is_so_where_the_run_was_copied_to(
+    backend: LocalBackend, model: TrainableModel, tmp_path: Path
+) -> None:
+    """The copy had what the run had when it was first trained on, and was trained on with that."""
+    async with backend:
+        await backend.register(model)
+        LocalBackend(tmp_path / "other")
+        group = await gather_trajectories([built(0.0), built(1.0), built(0.5)])
+        await backend.train(model, [group])
+        group.built[1].reward = None
+        await backend.train(model, [group])
+        with Store.open(backend.data) as store:
+            assert sorted(trajectory_reward(run) or 0.0 for run in store.trajectories()) == [0.0, 0.0, 0.5]
+        group.built[1].reward = 0.25
+        await backend.train(model, [group])
+    with Store.open(backend.data) as store:
+        assert sorted(trajectory_reward(run) or 0.0 for run in store.trajectories()) == [0.0, 0.25, 0.5]
+
+
 async def test_runs_that_are_grouped_anew_are_found_where_they_were_recorded(
     backend: LocalBackend, model: TrainableModel, tmp_path: Path
 ) -> None:

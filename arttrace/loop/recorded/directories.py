@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from arttrace.capture.api import flush
 from arttrace.loop.trajectory import Trajectory as BuiltTrajectory
 from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import Trajectory
-from arttrace.store import open_store
+from arttrace.store import AnyStore, open_store
 from arttrace.store.bounded_parts import batched
+from arttrace.store.sql_text import listed
 from arttrace.system.paths import DataDir
 
 _RUNS_AT_ONCE = 32
+_NO_REWARD = """'%"counts":false%'"""
 
 
 def by_directory(directories: Mapping[str, DataDir]) -> dict[DataDir, list[str]]:
@@ -74,7 +78,8 @@ def why_missing(one: BuiltTrajectory, here: Mapping[str, Trajectory]) -> str:
 
 
 def record_parts(directories: Mapping[str, DataDir]) -> Iterator[list[SpanRow | Reward]]:
-    """All that is stored of runs, their spans and rewards, some runs at a time: each call has its whole history here.
+    """All that is stored of runs, their spans and rewards, those too that were taken back, some runs at a time: each
+    call has its whole history here.
 
     Args:
         directories: The directory of each run, by its id.
@@ -89,7 +94,14 @@ def record_parts(directories: Mapping[str, DataDir]) -> Iterator[list[SpanRow | 
                 found: list[SpanRow | Reward] = []
                 for run in runs:
                     found += (*store.spans(run.id), *run.rewards)
+                found += _taken_back(store, part)
             yield found
+
+
+def _taken_back(store: AnyStore, ids: Iterable[str]) -> list[Reward]:
+    """Of the rewards of runs those that were taken back, and notes: where a copy has the reward, it counts no more."""
+    query = f"SELECT document FROM reward_records WHERE trajectory_id IN ({listed(ids)}) AND document LIKE {_NO_REWARD}"  # noqa: S608
+    return [msgspec.json.decode(document, type=Reward) for (document,) in store.sql(query)[1]]
 
 
 def copy_runs(directories: Mapping[str, DataDir], to: DataDir) -> None:
