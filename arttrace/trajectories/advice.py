@@ -94,7 +94,8 @@ _UNREAD: Final[tuple[tuple[_Found, str], ...]] = (
 )
 ON_NO_CALL: Final = (
     "`arttrace doctor -- PROGRAM` says what is captured of a program. One that calls a model by itself, as Claude Code "
-    "does, is recorded by `arttrace run --policy`, and its sessions are read by `arttrace import`."
+    "does, is recorded by `arttrace run --policy`, and its sessions are read by `arttrace import`. An answer out of a "
+    "cache, as DSPy's, which is on by default, is no call: turn it off for runs that are to be trained on."
 )
 """What helps where nothing is wrong with a run but that no model answered in it."""
 

@@ -189,6 +189,42 @@ def test_the_tools_of_dspy_s_react_are_recorded(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
+def test_what_dspy_asks_by_its_own_engine_is_recorded(tmp_path: Path) -> None:
+    """And what it asks by LiteLLM under its own name: each call once, those that failed too, and a stream left early;
+    routes lead them elsewhere."""
+    order = ("whole", "awaited", "streamed", "again", "again")
+
+    def answering(asked: Asked) -> Reply:
+        if "streamed" in asked.users[-1]:
+            (policy if asked.request["model"] == "policy:latest" else server).failures.append(500)  # the next one
+        early = "early" in asked.users[-1]  # more than is read at once
+        return Reply("word " * 5000 if early else "[[ ## answer ## ]]\nYes\n\n[[ ## completed ## ]]")
+
+    with serve_script(answering) as server, serve_script(answering) as policy:
+        settings = {"HOME": str(tmp_path), "MODEL_URL": server.url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        unset = {"OPENAI_BASE_URL": "", "OPENAI_API_BASE": "", "OPENAI_API_KEY": ""}
+        framework = environments.Framework("DSPy", ("dspy",), "dspy")
+        returned, run = run_twice(framework, "own_engine_dspy", tmp_path, settings | unset)
+        sent = server.sent[len(server.sent) // 2 :]
+        bodies = [[one.json for one in half] for half in (server.sent[: len(sent)], sent)]
+        server.sent.clear()
+        route = {"ARTTRACE_ROUTE": f"gpt-4o=policy:latest@{policy.url}"}
+        run_twice(framework, "own_engine_dspy", tmp_path / "again", settings | unset | route)
+        assert [len(policy.sent), len(server.sent)] == [len(sent)] * 2, "the bare run asks the server"
+    assert returned[0] == returned[1]
+    assert bodies[0] == bodies[1]
+    assert (run.incomplete, run.unread) == ("", {})
+    assert len(run.calls) == len(sent) == 4 * len(order) + 1
+    for placed, one in zip(run.calls, sent, strict=True):
+        content = (one.json.get("messages") or one.json["input"])[-1]["content"]
+        texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+        assert placed.call.messages[-1].text == "".join(texts)
+    failed = [bool(placed.call.error) for placed in run.calls]
+    assert failed == [*([False] * 3 + [True, False]) * 4, False]
+    assert [placed.call.interrupted for placed in run.calls] == [None] * 20 + ["closed"]
+
+
 def settings_of(server: Any, home: Path) -> dict[str, str]:
     """What a program's openai client, or LiteLLM, needs to ask a server."""
     return {

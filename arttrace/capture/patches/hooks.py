@@ -30,6 +30,11 @@ _HOOKS = (
     ("google.genai._api_client", "model_clients.google:install"),
     ("mistralai.basesdk", "model_clients.mistral:install"),
     ("mistralai.client.basesdk", "model_clients.mistral:install"),
+    *(
+        (f"{copy}.transports._{kind}", f"model_clients.lm15:install_{kind}")
+        for copy in ("lm15", "dspy._vendor.lm15")
+        for kind in ("sync", "async")
+    ),
     ("requests.sessions", "requests_aiohttp:install_requests"),
     ("requests.sessions", "outgoing_headers:install_requests"),
     ("requests.sessions", "http_spans:install_requests"),

@@ -82,8 +82,9 @@ def begin_plain_call(
 
 def _asks_models(user_agent: str) -> bool:
     """Whether a library that is there to ask models makes this request, one `send` of which is all there is to a call:
-    ollama's client, litellm where it asks by itself, huggingface_hub."""
-    return user_agent.startswith(("ollama-python/", "litellm/")) or "; hf_hub/" in user_agent
+    ollama's client, litellm where it asks by itself, which goes by DSPy's name where that asks by it, huggingface_hub,
+    and lm15."""
+    return user_agent.startswith(("ollama-python/", "litellm/", "DSPy/", "lm15/")) or "; hf_hub/" in user_agent
 
 
 def note_passed(host: str | None, path: str, why: str) -> None:
