@@ -236,6 +236,8 @@ class _Reader:
             return self._is("langfuse", langfuse.records(item))
         if isinstance(item.get("traceId"), str) and "startTime" in item:
             return self._is("langfuse", langfuse.single(item))
+        if langfuse.recognises(item):
+            return self._is("langfuse", langfuse.row(item))
         if item.get("type") in _OWN_TYPES and "root_span_id" not in item:
             return self._is("records", [decode_record(msgspec.json.encode(item))])
         if claude_code.recognises(item):

@@ -152,11 +152,13 @@ def _tags_and_metadata(said: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ..
 
 
 def _said_of_the_run(spans: Mapping[SpanKey, SpanRow], joined: Collection[SpanKey]) -> Mapping[str, Any]:
-    """Of a run without a root, what its first call that says its task, group or metadata says of them."""
+    """Of a run without a root, what its first call that says its task, group or metadata says of them, and the tags of
+    the first that has some."""
     about = (semconv.SCENARIO, semconv.GROUP, semconv.METADATA)
-    calls = (span.attributes for key, span in spans.items() if key not in joined)
+    calls = [span.attributes for key, span in spans.items() if key not in joined]
     first = next((said for said in calls if not said.keys().isdisjoint(about)), {})
-    return {name: first[name] for name in about if name in first}
+    tags = next((said[semconv.TAGS] for said in calls if _sequence(said.get(semconv.TAGS))), ())
+    return {semconv.TAGS: tags, **{name: first[name] for name in about if name in first}}
 
 
 def _agreed(said: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -149,7 +149,7 @@ def test_a_run_of_calls_alone_has_the_metadata_of_the_first_that_says_something_
         "other": ({"SCENARIO": "task"}, {"METADATA": '{"b": 2}'}),
         "both": ({"GROUP": "g", "METADATA": '{"a": 1}'}, {"METADATA": '{"b": 2}'}),
         "no map": ({"METADATA": "[1]"}, {"METADATA": '{"b": 2}'}),
-        "none": ({"TAGS": ["x"]},),
+        "tags": ({}, {"TAGS": []}, {"TAGS": ["x", "y", "x"]}, {"TAGS": ["z"], "METADATA": '{"b": 2}'}),
     }
     for id, calls in said.items():
         run = Run(id)
@@ -158,7 +158,8 @@ def test_a_run_of_calls_alone_has_the_metadata_of_the_first_that_says_something_
         store.append(run.spans)
     rows = {id: (tags, meta) for id, tags, meta in store.sql("SELECT id, tags, metadata FROM trajectories")[1]}
     shown = {id: metadata for id, (_, metadata) in rows.items()}
-    assert shown == {"one": '{"a":1}', "both": '{"a":1}', "other": None, "no map": None, "none": None}
+    assert shown == {"one": '{"a":1}', "both": '{"a":1}', "other": None, "no map": None, "tags": '{"b":2}'}
+    assert rows["tags"][0] == ["x", "y"]
     for one in store.summaries():
         tags, metadata = rows[one.id]
         assert (list(one.tags), one.metadata) == (tags or [], json.loads(metadata or "{}")), one.id

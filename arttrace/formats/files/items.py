@@ -28,6 +28,7 @@ _PIECE = 1 << 20
 _UTF8_MARK = b"\xef\xbb\xbf"
 _HEAD = 4096
 _NO_JSON = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_HEADER_OF_CSV = re.compile(rb"""("?)[\w.]+\1(?:,("?)[\w.][\w. -]*\2){2,}\r?\n""")
 _NOT_READ = {
     b"PK\x03\x04": "it is a zip archive: unpack it first (`unzip`)",
     b"\xff\xfe": "it is text in UTF-16: write it as UTF-8 first",
@@ -71,6 +72,8 @@ class ItemFile:
         for mark, said in _NOT_READ.items():
             if self._begun.startswith(mark):
                 raise Unreadable(said)
+        if _HEADER_OF_CSV.match(self._begun[:_HEAD]):
+            raise Unreadable("it is CSV: export it as JSON, JSON lines or Parquet instead")
         if self._begun.lstrip()[:100].lower().startswith((b"<!doctype html", b"<html")):
             raise Unreadable("it is a web page, as a login or an error of a server is")
         is_json = self._begun.lstrip()[:1] in (b"{", b"[", b'"') and not _is_protobuf(self._begun[:_HEAD])

@@ -24,50 +24,34 @@ from arttrace.store.rows.view_parts.definition import (
     said_of_run,
 )
 from arttrace.store.rows.view_parts.scored_spans import GIVEN
+from arttrace.store.rows.view_parts.tags_and_metadata import (
+    COUNT,
+    IN_ORDER,
+    IS_CALL,
+    IS_TOP_AGENT,
+    METADATA,
+    OWN_METADATA,
+    OWN_TAGS,
+    SAID_BY_SPAN,
+    TAGS,
+)
 
 _SECONDS = f"CASE WHEN NOT {undated_in_sql('start_ns')} THEN (end_ns::HUGEINT - start_ns) / 1e9 END"
 _SECONDS_OF_RUN = f"""CASE WHEN NOT {undated_in_sql("min(s.start_ns)")}
     THEN (max(s.end_ns)::HUGEINT - min(s.start_ns)) / 1e9 END"""
-_IS_CALL = f"operation IN {semconv.CALL_OPERATIONS}"
-_OWN_TAGS = f"TRY_CAST({of_document('arttrace.tags', operator='->')} AS VARCHAR[])"
-_OWN_METADATA = f"TRY_CAST({of_document('arttrace.metadata')} AS JSON)"
-
-_IS_TOP_AGENT = "(operation IS NOT DISTINCT FROM 'invoke_agent' AND parent_span_id IS NULL)"
-"""The root of a run of another SDK, which knows no entries."""
 _NAME = f"nullif(trim(regexp_replace(name, '^{semconv.OPERATION_INVOKE_AGENT}', '')), '')"
 _AGENT_NAME = f"coalesce({of_document(semconv.AGENT_NAME)}, {_NAME}, 'agent')"
 
 
-def _said(attribute: str, value: str) -> str:
-    """What a run's entry says of it, and, as trajectories/build.py reads it, what processes that joined it say."""
-    joined = f"""({_IS_CALL}) IS NOT TRUE AND contains(document, '"{attribute}"')
-                AND ({of_document(semconv.TRAJECTORY_ID)}) IS NOT NULL"""
-    return f"CASE WHEN entry IS NOT NULL OR {_IS_TOP_AGENT} OR ({joined}) THEN {value} END"
-
-
-_IN_ORDER = "s.start_ns, s.trace_id, s.span_id"
-_TOP_FIRST = f"(s.operation IS NULL, s.parent_span_id IS NOT NULL, {_IN_ORDER})"
+_TOP_FIRST = f"(s.operation IS NULL, s.parent_span_id IS NOT NULL, {IN_ORDER})"
 _OF_TOP = f"min_by(s.above, {_TOP_FIRST}) FILTER (s.above IS NOT NULL)"
-_LONE = f"any_value('agent') FILTER (s.{_IS_CALL} AND s.parent_span_id IS NULL)"
+_LONE = f"any_value('agent') FILTER (s.{IS_CALL} AND s.parent_span_id IS NULL)"
 """Of a run of calls alone, above which no agent is missing."""
-_ENTRY = f"coalesce(min_by(s.entry, ({_IN_ORDER})) FILTER (s.entry IS NOT NULL), {_OF_TOP}, {_LONE})"
-_COUNT = "count(*) FILTER (s.operation = '{}')"
+_ENTRY = f"coalesce(min_by(s.entry, ({IN_ORDER})) FILTER (s.entry IS NOT NULL), {_OF_TOP}, {_LONE})"
 _VERSIONS = "list_sort(list(DISTINCT s.policy_version) FILTER (s.policy_version IS NOT NULL))"
 _ERRORS = "string_agg(s.error, '; ' ORDER BY s.error)"
 _ERROR_OF_RUN = f"""CASE WHEN count(s.entry) > 0 THEN {_ERRORS} FILTER (s.entry IS NOT NULL)
-        ELSE {_ERRORS} FILTER {_IS_TOP_AGENT} END"""
-_ALL_TAGS = f"flatten(list(s.tags ORDER BY s.entry IS NULL, {_IN_ORDER}) FILTER (s.tags IS NOT NULL))"
-_TAGS = f"list_filter({_ALL_TAGS}, lambda tag, place: list_position({_ALL_TAGS}, tag) = place)"
-_MAPS = f"list(s.said ORDER BY s.entry IS NOT NULL, {_IN_ORDER}) FILTER (s.said IS NOT NULL)"
-_SAYS_OF_RUN = f"""({_IS_CALL}) IS TRUE AND (scenario IS NOT NULL OR group_key IS NOT NULL
-                OR (contains(document, '"{semconv.METADATA}"') AND {_OWN_METADATA} IS NOT NULL))"""
-"""Whether a call says something of its run, which counts where that has no agent: of the first such call all."""
-_OF_CALL = f"CASE WHEN {_COUNT.format('invoke_agent')} = 0 THEN min_by(s.of_call, ({_IN_ORDER})) END"
-_MERGED = "to_json(list_reduce({}, lambda said, later: map_concat(said, later)))"
-_METADATA = f"""CASE WHEN ({_OF_CALL}).said IS NOT NULL
-        THEN {_MERGED.format(f"list_append(coalesce({_MAPS}, []), ({_OF_CALL}).said)")}
-        WHEN count(s.metadata) < 2 THEN any_value(s.metadata) ELSE {_MERGED.format(_MAPS)} END"""
-
+        ELSE {_ERRORS} FILTER {IS_TOP_AGENT} END"""
 _TRAJECTORY_ID = Column("trajectory_id", "the trajectory, as `arttrace ls` names it")
 _WHERE_IT_STANDS = (
     _TRAJECTORY_ID,
@@ -155,7 +139,7 @@ _CALLS = View(
     f"""FROM (
         SELECT s.*, r.call.output AS read FROM spans s LEFT JOIN {_READ_CALLS} r
             ON r.call.trace_id = s.trace_id AND r.call.span_id = s.span_id
-        WHERE {_IS_CALL}
+        WHERE {IS_CALL}
     )""",  # noqa: S608
 )
 
@@ -175,7 +159,7 @@ _MESSAGES = View(
         FROM spans s JOIN chain c ON c.prompt = s.prompt AND c.above IS NULL,
             (SELECT unnest(c.messages) AS id, generate_subscripts(c.messages, 1) AS position) m
             JOIN texts t ON t.id = m.id
-        WHERE s.{_IS_CALL}
+        WHERE s.{IS_CALL}
         UNION ALL
         SELECT call.trajectory_id, call.span_id, position, text, -1 - (hash(text) >> 2)::BIGINT
         FROM (SELECT call, generate_subscripts(call.messages, 1) AS position,
@@ -269,8 +253,8 @@ _AGENTS = View(
         *_WHERE_IT_STANDS,
         Column("name", "the agent", _AGENT_NAME),
         Column("entry", "of a run's entry: module:function, or the name it was given"),
-        Column("tags", "its tags, a list", _OWN_TAGS),
-        Column("metadata", "its metadata as JSON: metadata->>'user'", _OWN_METADATA),
+        Column("tags", "its tags, a list", OWN_TAGS),
+        Column("metadata", "its metadata as JSON: metadata->>'user'", OWN_METADATA),
         _ERROR,
     ),
     "FROM spans WHERE operation = 'invoke_agent'",
@@ -296,36 +280,33 @@ _REWARDS = View(
         PARTITION BY r.trajectory_id, r.source, r.agent_id, r.name ORDER BY r.time_ns DESC, r.id DESC)""",
 )
 
-_GROUP = f"coalesce(any_value(g.key), {said_of_run('group_key', _IN_ORDER)})"
+_GROUP = f"coalesce(any_value(g.key), {said_of_run('group_key', IN_ORDER)})"
 _TRAJECTORIES = View(
     "trajectories",
     "one per run",
     (
         Column("id", "the trajectory, as `arttrace ls` names it", "s.trajectory_id"),
-        Column("project", "the project of its entry", said_of_run("project", _IN_ORDER)),
+        Column("project", "the project of its entry", said_of_run("project", IN_ORDER)),
         Column("entry", "module:function or a name; of another SDK's run the agent or span at its top", _ENTRY),
-        Column("scenario", "the task that was attempted", said_of_run("scenario", _IN_ORDER)),
+        Column("scenario", "the task that was attempted", said_of_run("scenario", IN_ORDER)),
         Column("group", "the group it is compared in; NULL where nothing says one", _GROUP),
         Column("started", "when its first span began; NULL of an import without times", known_time("min(s.start_ns)")),
         Column("seconds", "from then to the end of its last span; NULL of an import without times", _SECONDS_OF_RUN),
         Column("arrived", "when its last span came into the store", "max(s.arrived)"),
-        Column("recorded_agents", "agents with a span of their own", _COUNT.format("invoke_agent")),
-        Column("calls", "model calls", f"count(*) FILTER (s.{_IS_CALL})"),
-        Column("recorded_tool_calls", "tools called, with a span of their own", _COUNT.format("execute_tool")),
+        Column("recorded_agents", "agents with a span of their own", COUNT.format("invoke_agent")),
+        Column("calls", "model calls", f"count(*) FILTER (s.{IS_CALL})"),
+        Column("recorded_tool_calls", "tools called, with a span of their own", COUNT.format("execute_tool")),
         Column("input_tokens", "tokens of all prompts", "TRY_CAST(sum(s.input_tokens) AS BIGINT)"),
         Column("output_tokens", "tokens of all answers", "TRY_CAST(sum(s.output_tokens) AS BIGINT)"),
         Column("policy_versions", "the policy versions that answered, a list", _VERSIONS),
         Column("error", "what ended the run; NULL when nothing did", _ERROR_OF_RUN),
         Column("reward", "what it is worth, as `arttrace ls` shows and training takes it", "any_value(r.reward)"),
         Column("rewards", "the sum by name, a map: rewards['correct']", "any_value(r.rewards)"),
-        Column("tags", "its tags, a list: list_contains(tags, 'beta')", _TAGS),
-        Column("metadata", "its metadata as JSON: metadata->>'user'", _METADATA),
+        Column("tags", "its tags, a list: list_contains(tags, 'beta')", TAGS),
+        Column("metadata", "its metadata as JSON: metadata->>'user'", METADATA),
     ),
     f"""FROM (SELECT *,
-            {_said(semconv.TAGS, _OWN_TAGS)} AS tags,
-            {_said(semconv.METADATA, _OWN_METADATA)} AS metadata,
-            TRY_CAST(metadata AS MAP(VARCHAR, JSON)) AS said,
-            CASE WHEN {_SAYS_OF_RUN} THEN {{'said': TRY_CAST({_OWN_METADATA} AS MAP(VARCHAR, JSON))}} END AS of_call,
+            {SAID_BY_SPAN},
             CASE WHEN operation = 'invoke_agent' THEN {_AGENT_NAME}
                 WHEN operation IS NULL AND parent_span_id IS NULL THEN name END AS above
         FROM spans WHERE trajectory_id IS NOT NULL AND operation IS DISTINCT FROM 'evaluate') s

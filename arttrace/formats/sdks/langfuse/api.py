@@ -35,6 +35,7 @@ _ADVANTAGE: Final = "advantage"
 _REWARD_KEY: Final = "arttrace_reward"
 _COMMENT: Final = 10_000
 _USUAL: Final = "DEFAULT"
+_CATEGORIES: Final = ("CATEGORICAL", "TEXT")
 _NESTED: Final = ("attributes", "resourceAttributes", "scope")
 _captured = msgspec.json.Decoder(AsCaptured)
 _reward = msgspec.json.Decoder(Reward)
@@ -269,6 +270,11 @@ def reward(item: Mapping[str, Any]) -> Reward | None:
     if trace is None:
         return None
     value = item.get("value")
+    if (
+        str(item.get("dataType")).upper() in _CATEGORIES
+    ):  # their value is a place among others, or 0 where there is none
+        value = item.get("stringValue") or value
+        raise NotNumeric(f"the score {str(item.get('name'))[:100]!r} is {str(value)[:100]!r}, no number")
     number = float(value) if isinstance(value, bool) else finite(value)
     if number is None:
         raise NotNumeric(f"the score {str(item.get('name'))[:100]!r} is {str(value)[:100]!r}, no number")

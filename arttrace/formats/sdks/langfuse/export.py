@@ -1,4 +1,4 @@
-"""Langfuse's exports in JSON: traces with their observations and scores, or observations alone. Pure."""
+"""Langfuse's exports in JSON: traces with their observations and scores. Pure."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ def records(trace: dict[str, Any]) -> Iterator[Read]:
         else:
             if given is not None:
                 yield given
-
-
-def single(item: dict[str, Any]) -> Iterator[Read]:
-    """The span of one exported observation. Raises ValueError when it is none."""
-    yield observation({"isRootObservation": item.get("parentObservationId") is None, **item})
 
 
 def _of_trace(item: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, Any]:
