@@ -54,13 +54,22 @@ _MODULES = {
     "trajectory": "capture.decorators",
 }
 
-_IN_AGENT_LIGHTNING = {
-    "LitAgent": "@arttrace.trajectory on the function that you have",
-    "LLMProxy": "`arttrace serve`",
-    "Trainer": "`arttrace train`, or a loop by arttrace.loop",
-    "emit_reward": "arttrace.reward(value)",
-    "rollout": "@arttrace.trajectory",
+_DECORATORS = "@arttrace.trajectory on the entry, @arttrace.agent and @arttrace.tool below it"
+_HOOKED = "nothing: clients are captured as they are"
+_ELSEWHERE = {
+    "LitAgent": ("Agent Lightning", "@arttrace.trajectory on the function that you have"),
+    "LLMProxy": ("Agent Lightning", "`arttrace serve`"),
+    "Trainer": ("Agent Lightning", "`arttrace train`, or a loop by arttrace.loop"),
+    "emit_reward": ("Agent Lightning", "arttrace.reward(value)"),
+    "observe": ("Langfuse", _DECORATORS),
+    "op": ("Weave", _DECORATORS),
+    "rollout": ("Agent Lightning", "@arttrace.trajectory"),
+    "traceable": ("LangSmith", _DECORATORS),
+    "traced": ("Braintrust", _DECORATORS),
+    "wrap_anthropic": ("LangSmith", _HOOKED),
+    "wrap_openai": ("LangSmith", _HOOKED),
 }
+"""What names of other libraries are here."""
 
 
 def __getattr__(name: str) -> Any:
@@ -68,7 +77,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         from arttrace.system.errors import no_such_name
 
-        raise no_such_name("arttrace", name, _IN_AGENT_LIGHTNING, "Agent Lightning")
+        library, here = _ELSEWHERE.get(name, ("", ""))
+        raise no_such_name("arttrace", name, {name: here} if here else {}, library)
     from importlib import import_module
 
     module = import_module(f"arttrace.{_MODULES.get(name, 'capture.api')}")

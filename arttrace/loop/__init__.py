@@ -108,8 +108,22 @@ _IN_ART = {
     "yield_trajectory": "return art.Trajectory(...) at the end of the rollout",
 }
 """What ART's other names are here."""
+_ENVIRONMENT = "a rollout of yours, which asks the model, steps what it acts on, and returns a Trajectory with a reward"
+_IN_OTHERS = {
+    "AgentTrainer": ("rLLM", "gather_trajectory_groups and model.train(groups), or `arttrace train`"),
+    "Environment": ("verifiers", _ENVIRONMENT),
+    "GRPOConfig": ("TRL", "settings of model.train(groups, learning_rate=...), or options of `arttrace train`"),
+    "GRPOTrainer": ("TRL", "gather_trajectory_groups and model.train(groups), or `arttrace train`"),
+    "MultiTurnEnv": ("verifiers", _ENVIRONMENT),
+    "Rubric": ("verifiers", "the rollout's reward, or a function for `arttrace score --reward`"),
+    "ServiceClient": ("Tinker", "TrainableModel, registered with a LocalBackend or ServerBackend(url)"),
+    "SingleTurnEnv": ("verifiers", _ENVIRONMENT),
+    "ToolEnv": ("verifiers", _ENVIRONMENT),
+    "load_environment": ("verifiers", _ENVIRONMENT),
+}
 
 if not TYPE_CHECKING:  # to a type checker each name that is not in `__all__` is an error
 
     def __getattr__(name: str) -> Any:
-        raise no_such_name(__name__, name, _IN_ART, "ART")
+        library, here = _IN_OTHERS.get(name, ("ART", _IN_ART.get(name)))
+        raise no_such_name(__name__, name, {name: here} if here else {}, library)

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -340,3 +341,18 @@ def test_an_attribute_that_arts_models_have_is_answered_with_ours(name: str, tmp
         with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
             model.nothing  # type: ignore[attr-defined]  # noqa: B018
         assert copy.deepcopy(model).name == model.name
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        (arttrace, "observe", "Langfuse's observe is here @arttrace.trajectory"),
+        (arttrace, "emit_reward", "Agent Lightning's emit_reward is here arttrace.reward"),
+        (art, "GRPOTrainer", "TRL's GRPOTrainer is here gather_trajectory_groups"),
+        (art, "Rubric", "verifiers's Rubric is here the rollout's reward"),
+        (art, "nonsense", "has no attribute 'nonsense'$"),
+    ],
+)
+def test_names_of_other_libraries_are_answered_with_ours(module: ModuleType, name: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=said):
+        getattr(module, name)

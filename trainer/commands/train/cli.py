@@ -14,6 +14,7 @@ from arttrace.store.server.owner import hold_store
 from arttrace.system.addresses import without_login
 from arttrace.system.errors import TrainingError
 from arttrace.system.paths import DataDir
+from trainer.commands.names_elsewhere import TrainCommand
 from trainer.commands.train.choices import routing_note, show_config
 from trainer.commands.train.daemon_options import DaemonFlags, daemon_options, run_daemon
 from trainer.commands.train.learner_options import learner_options
@@ -29,7 +30,7 @@ from trainer.daemon.state import reported_steps
 from trainer.gateway.status import ServingFile
 from trainer.grpo.advantages import STD_FLOOR, Scale
 from trainer.learner import LearnerConfig
-from trainer.output.log import LogFormat, LoggingCommand, log_format_option
+from trainer.output.log import LogFormat, log_format_option
 from trainer.policies.checkpoints import Checkpoints
 from trainer.serving import find_serving
 from trainer.serving.base_models import require_base_of_newest, require_served
@@ -39,7 +40,7 @@ from trainer.step.reported import Reporting
 from trainer.step.version import finish_open_step
 
 
-@click.command(cls=LoggingCommand)
+@click.command(cls=TrainCommand)
 @dir_option
 @click.option(
     "--method",

@@ -1,0 +1,54 @@
+"""Whoever comes from another trainer is told what its options are here, and which defaults differ."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from arttrace.commands import cli
+from trainer.commands.names_elsewhere import OPTIONS
+from trainer.commands.train.cli import command
+from trainer.learner import LearnerConfig
+
+OURS = {option for parameter in command.params for option in parameter.opts}
+
+
+def said(*options: str) -> str:
+    found = CliRunner().invoke(cli, ["train", *options])
+    assert found.exit_code == 2
+    return found.output
+
+
+def test_an_option_of_another_trainer_is_answered_with_ours() -> None:
+    assert "No such option '--beta'; here it is --kl-weight" in said("--beta", "0.1")
+    assert "here it is `arttrace rollout -n 8`" in said("--num_generations=8")
+    assert "No such option '--nonsense'." in said("--nonsense", "1")
+
+
+def test_what_is_named_is_there_and_what_is_there_is_not_named() -> None:
+    assert not {f"--{name}" for name in OPTIONS} & OURS
+    named = {option for here in OPTIONS.values() for option in re.findall(r"(?<!serve )(--[a-z-]+)", here)}
+    assert named - {"--reward"} <= OURS
+
+
+def test_the_defaults_differ_from_those_of_trl_as_the_documentation_says() -> None:
+    config = pytest.importorskip("trl").GRPOConfig
+    named = {
+        "loss_type",
+        "scale_rewards",
+        "learning_rate",
+        "lr_scheduler_type",
+        "vllm_importance_sampling_mode",
+        "beta",
+    }
+    theirs = {name: config.__dataclass_fields__[name].default for name in named}
+    assert theirs == {
+        "loss_type": "dapo", "scale_rewards": "group", "learning_rate": 1e-6, "lr_scheduler_type": "linear",
+        "vllm_importance_sampling_mode": "sequence_mask", "beta": 0.0,
+    }  # fmt: skip
+    ours = LearnerConfig()
+    assert (ours.loss, ours.learning_rate, ours.kl_weight) == ("cispo", 5e-5, 0.0)
+    [advantages] = [one.default for one in command.params if one.name == "advantages"]
+    assert advantages == "none"
