@@ -16,6 +16,7 @@ from system_files import lines, read, runs_of
 from arttrace.formats.files.unpacked import Unreadable
 from arttrace.formats.imported_files import read_file
 from arttrace.records.reward import Reward
+from arttrace.trajectories.identity.counting_rewards import latest
 
 ASKED, ANSWER = [{"role": "user", "content": "2 + 2?"}], {"role": "assistant", "content": "4"}
 BEGAN, ENDED = "2026-05-29 13:46:19.963000", "2026-05-29 13:46:21.963000"
@@ -114,3 +115,14 @@ def test_rows_of_traces_say_what_to_import_in_their_place() -> None:
 def test_a_table_in_csv_is_named(head: str) -> None:
     with pytest.raises(Unreadable, match="it is CSV: export it as JSON"):
         read_file(head.encode(), "table")
+
+
+def test_of_a_score_that_was_changed_the_later_value_counts_whichever_is_read_first() -> None:
+    """Its id and its timestamp stay; of LangSmith's averages that of more feedback counts."""
+    score = SCORE | {"updated_at": "2026-05-29 13:47:00.000000", "value": 0.9}
+    run = {"id": "r1", "trace_id": "r1", "run_type": "llm", "name": "m", "start_time": BEGAN, "end_time": ENDED}
+    averages = [run | {"feedback_stats": {"good": {"n": n, "avg": avg}}} for n, avg in ((1, 0.9), (2, 0.5))]
+    for first, later in ((score, SCORE | {"updated_at": "2026-05-30 10:00:00.000000"}), averages):
+        for order in ((first, later), (later, first)):
+            given = [one for item in order for one in read_file(lines(item), "f").records if isinstance(one, Reward)]
+            assert [one.value for one in latest(given)] == [0.5]

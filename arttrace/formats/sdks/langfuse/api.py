@@ -291,5 +291,5 @@ def reward(item: Mapping[str, Any]) -> Reward | None:
         agent_id=hex_id(observed, 16) if isinstance(observed, str) else None,
         of_span=isinstance(observed, str),
         explanation=str(item.get("comment") or ""),
-        time_ns=time_ns(item.get("timestamp")) or 0,
+        time_ns=time_ns(item.get("updatedAt")) or time_ns(item.get("timestamp")) or 0,
     )

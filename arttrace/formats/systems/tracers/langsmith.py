@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from arttrace.formats.content_ids import ItemOrigin
-from arttrace.formats.imported_run import hashed, said
+from arttrace.formats.imported_run import SECOND, hashed, said
 from arttrace.formats.left_out import LeftOutItem, Read
 from arttrace.formats.sdks.langfuse.reading import hex_id
 from arttrace.formats.sdks.langsmith import agent, call, object_of, tool
@@ -88,12 +88,17 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
         yield from records({"trace_id": trace or own, "parent_run_id": own, **told}, origin)
 
 
+def _given(often: Any) -> int:
+    """By how many nanoseconds an average stands behind the run's start: the one of more feedback is the later."""
+    return often if isinstance(often, int) and 0 < often < SECOND else 0
+
+
 def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iterator[Read]:
     """A root's is the trace's, another run's that run's."""
     given = [one for one in item.get("feedback") or [] if isinstance(one, dict)]
     stats = object_of(item.get("feedback_stats"))
     given += [
-        {"key": key, "score": one.get("avg")}
+        {"key": key, "score": one.get("avg"), "of": one.get("n")}
         for key, one in stats.items()
         if isinstance(one, dict) and key not in {one.get("key") for one in given}
     ]
@@ -109,7 +114,7 @@ def _feedback(item: dict[str, Any], trace_id: str, own: str, start: int) -> Iter
                 agent_id=None if item.get("parent_run_id") is None else hex_id(own, 16),
                 source="judge" if kind == "model" else "code",
                 explanation=str(one.get("comment") or ""),
-                time_ns=time_ns(one.get("created_at")) or start,
+                time_ns=time_ns(one.get("modified_at") or one.get("created_at")) or start + _given(one.get("of")),
                 of_span=item.get("parent_run_id") is not None,
             )
         else:
