@@ -8,7 +8,7 @@ from rich.tree import Tree
 from arttrace.records.message import Message, OtherPart, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from arttrace.records.trajectory import Agent, AgentCall, HttpRequest, ToolCall, Trajectory
 from arttrace.records.values.units import quantity
-from arttrace.views.labels import json_text, one_line
+from arttrace.views.labels import json_text, one_line, readable_json
 from arttrace.views.timeline import (
     ORDINARY,
     Answered,
@@ -82,7 +82,7 @@ class _AgentTree:
 
     def _tool(self, tool: ToolCall, around: Below, branch: Tree) -> None:
         kind = ("inferred tool ", "dim yellow") if tool.inferred else ("tool ", "yellow")
-        label = Text.assemble(kind, (one_line(tool.name), "bold"), f"({one_line(tool.arguments, 120)})")
+        label = Text.assemble(kind, (one_line(tool.name), "bold"), f"({one_line(readable_json(tool.arguments), 120)})")
         if tool.error is not None:
             label.append(f" failed: {one_line(tool.error)}", style="red")
         elif tool.result is not None:
@@ -164,7 +164,7 @@ def _part(part: Part) -> str:
         case ReasoningPart(content):
             return f"(thinks: {content})"
         case ToolCallPart(name, arguments):
-            return f"calls {name}({arguments})"
+            return f"calls {name}({readable_json(arguments)})"
         case ToolResultPart(response):
             return response if isinstance(response, str) else json_text(response)
         case OtherPart(value):

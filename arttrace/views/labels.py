@@ -118,6 +118,24 @@ def json_text(value: Any) -> str:
         return "(nested too deep to be shown)"
 
 
+def readable_json(text: str) -> str:
+    """JSON text with the letters that are escaped in it, as Python writes all that are not ASCII. Characters that are
+    not shown stay escaped."""
+    return _escapes.sub(_letter, text) if "\\u" in text else text
+
+
+_escapes = re.compile(r"\\(?:u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|u([0-9a-f]{4})|.)", re.IGNORECASE | re.DOTALL)
+
+
+def _letter(found: re.Match[str]) -> str:
+    high, low, alone = found.groups()
+    if high:
+        letter = chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+    else:
+        letter = chr(int(alone, 16)) if alone else ""
+    return letter if letter > "\x7f" and letter.isprintable() else found[0]
+
+
 def cell_text(value: Any) -> str:
     """A value of a query's row in one line."""
     match value:

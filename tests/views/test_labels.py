@@ -12,7 +12,7 @@ from simulated_agent import Run, message, result
 from arttrace.formats.imported_files import read_file
 from arttrace.records.span import SpanRow
 from arttrace.trajectories import build_trajectories, sequences
-from arttrace.views.labels import group_name
+from arttrace.views.labels import group_name, readable_json
 from arttrace.views.terminal import trajectory_view
 
 
@@ -190,3 +190,13 @@ def test_a_group_of_several_entries_is_named_alike_for_all(key: str, name: str) 
 def test_a_group_whose_name_begins_as_its_entry_does_keeps_it() -> None:
     assert group_name("swe-agent_trajectories/repo-1", "swe-agent") == "swe-agent_trajectories/repo-1"
     assert group_name("agent:runs 3", "agent:run") == "agent:runs 3"
+
+
+@pytest.mark.parametrize(
+    "text", ["Łódź 你好 🧪", "a\u202eb", 'tab\t, \\\\u0141 and "quotes"', "\ud83e alone", "\x7f\x80\x00", ""]
+)
+def test_letters_stand_in_the_place_of_their_escapes_and_the_value_is_the_same(text: str) -> None:
+    shown = readable_json(json.dumps({"x": text}))
+    assert json.loads(shown) == {"x": text}
+    assert shown.isprintable()
+    assert all(letter in shown for letter in text if letter > "\x7f" and letter.isprintable())

@@ -20,6 +20,7 @@ from arttrace.records.message import (
     ToolResultPart,
     message_hash,
 )
+from arttrace.views.labels import readable_json
 
 HEAD = 700
 """Characters that are shown before the rest is unfolded."""
@@ -98,10 +99,10 @@ def value_text(value: Any) -> str:
 
 
 def json_text(text: str) -> str:
-    """JSON text indented; any other text as it is."""
+    """JSON text indented, with letters in the place of their escapes; any other text as it is."""
     if text[:1] in ("{", "[") and len(text) < 20_000:
         try:
-            return msgspec.json.format(text, indent=2)
+            return readable_json(msgspec.json.format(text, indent=2))
         except (msgspec.DecodeError, RecursionError):
             return text
     return text
