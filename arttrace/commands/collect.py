@@ -38,7 +38,7 @@ def command(
     api_key: str | None,
     data: DataDir,
 ) -> None:
-    """Receive spans over OTLP/HTTP (protobuf or JSON, gzip or zstd), until Ctrl-C.
+    """Receive spans over OTLP/HTTP (protobuf or JSON; gzip, zstd or deflate), until Ctrl-C.
 
     Not needed for agents that arttrace captures itself: those write to the data directory directly. For any other
     OpenTelemetry SDK set OTEL_EXPORTER_OTLP_ENDPOINT to the address printed. A span is acknowledged when it is on

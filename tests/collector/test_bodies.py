@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -77,9 +78,21 @@ def test_a_body_of_several_members_is_read_to_its_end(
     assert (answer.status_code, b"more than 65536 members" in answer.content) == (400, True)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+@pytest.mark.parametrize("encoding", ["deflate", "zlib"])
+def test_the_other_encodings_of_opentelemetrys_exporters(client: TestClient, sink: Spool, encoding: str) -> None:
+    """Python's SDK sends by OTEL_EXPORTER_OTLP_COMPRESSION=deflate, the OpenTelemetry Collector by either: it dropped
+    what was refused."""
+    packed = zlib.compress(request(b"\x02" * 8).SerializeToString())
+    headers = {"content-type": PROTOBUF, "content-encoding": encoding}
+    assert client.post("/v1/traces", content=packed, headers=headers).status_code == 200
+    assert client.post("/v1/traces", content=packed[:-4], headers=headers).status_code == 400
+    assert client.post("/v1/traces", content=b"no zlib", headers=headers).status_code == 400
+    assert sink.acknowledged == 1
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "deflate"])
 def test_the_bound_counts_decompressed_bytes(client: TestClient, app: CollectorApp, encoding: str) -> None:
-    pack = gzip.compress if encoding == "gzip" else zstandard.compress
+    pack = {"gzip": gzip.compress, "zstd": zstandard.compress, "deflate": zlib.compress}[encoding]
     bomb = pack(b"\x00" * 50_000_000)
     assert len(bomb) < 100_000
     headers = {"content-type": PROTOBUF, "content-encoding": encoding}

@@ -16,6 +16,8 @@ MAX_RATIO = 500
 """Bound on decompressed over compressed bytes, for bodies over 1 MiB: beyond it is no trace but a bomb."""
 
 _UNBOUNDED_RATIO_BYTES = 1 << 20
+_ZLIB_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS, "zlib": zlib.MAX_WBITS}
+"""Encodings that zlib undoes; "zlib" is what the OpenTelemetry Collector also calls "deflate" (RFC 9110, 8.4.1.2)."""
 
 
 class Budget:
@@ -44,8 +46,9 @@ def undo(body: bytes, encoding: str, limit: int) -> bytes:
     400 when it is damaged."""
     if encoding in ("", "identity"):
         return body
-    if encoding not in ("gzip", "zstd"):
-        raise RequestRefused(415, f"content encoding {encoding[:40]!r} is not understood: send gzip, zstd or none")
+    if encoding not in _ZLIB_BITS and encoding != "zstd":
+        understood = "send gzip, zstd, deflate or none"
+        raise RequestRefused(415, f"content encoding {encoding[:40]!r} is not understood: {understood}")
     bound = min(limit, max(_UNBOUNDED_RATIO_BYTES, MAX_RATIO * len(body)))
     decompressor = _decompressor(encoding)
     try:
@@ -64,8 +67,8 @@ def undo(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _decompressor(encoding: str) -> Callable[[], Any]:
-    if encoding == "gzip":
-        return lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    if (bits := _ZLIB_BITS.get(encoding)) is not None:
+        return lambda: zlib.decompressobj(wbits=bits)
     try:
         zstandard = import_module("zstandard")
     except ImportError:
