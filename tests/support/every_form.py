@@ -129,6 +129,17 @@ ITEMS: dict[str, tuple[dict[str, Any], ...]] = {
             "usage": {**_USAGE, "cost": 0.5}, "messages": {"data": [ASKED]},
         },
     ),
+    "openai eval items": (
+        {
+            "object": "eval.run.output_item", "id": "outputitem_1", "created_at": 1_772_359_201, "run_id": "evalrun_1",
+            "eval_id": "eval_1", "status": "pass", "datasource_item_id": 5, "datasource_item": {"q": "2 + 2?"},
+            "results": [{"name": "exact", "passed": True, "score": 1.0}],
+            "sample": {
+                "input": [ASKED], "output": [ANSWER], "finish_reason": "stop", "model": "m", "usage": _USAGE,
+                "error": None, "temperature": 0.5, "top_p": 1.0,
+            },
+        },
+    ),
     "nemo gym rollouts": (
         {
             "responses_create_params": {"input": [ASKED]}, "reward": 1.0, "_ng_task_index": 0,

@@ -8,7 +8,15 @@ from typing import Any, Protocol
 from arttrace.formats.content_ids import ItemOrigin
 from arttrace.formats.left_out import Read
 from arttrace.formats.systems import art, atif
-from arttrace.formats.systems.rollouts import agent_lightning, nemo_gym, rllm, tau2, verifiers, verifiers_traces
+from arttrace.formats.systems.rollouts import (
+    agent_lightning,
+    nemo_gym,
+    openai_evals,
+    rllm,
+    tau2,
+    verifiers,
+    verifiers_traces,
+)
 from arttrace.formats.systems.swe_agents import mini_swe_agent, swe_agent
 from arttrace.formats.systems.tracers import braintrust, langsmith, phoenix
 from arttrace.formats.systems.tracers.weave import calls as weave
@@ -38,6 +46,7 @@ FORMS: tuple[ItemForm, ...] = (
     phoenix,
     agent_lightning,
     nemo_gym,
+    openai_evals,
     verifiers,
     verifiers_traces,
     tau2,
