@@ -19,7 +19,9 @@ from trainer.policies.checkpoints import Checkpoints
 
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _ANOTHER = "Name another directory"
-_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "vocab.*", "merges.txt", "added_tokens.json")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ckpt", ".index.json")
+_CONFIG = "config.json"
+_ABOUT_THE_BASE = ("readme.md",)
 
 
 def export_adapter(source: Path, directory: Path) -> None:
@@ -30,11 +32,12 @@ def export_adapter(source: Path, directory: Path) -> None:
 
 
 def export_merged(source: Path, base_model: Path, directory: Path) -> None:
-    """Write base model and adapter as one model in the base's precision, with the base's tokenizer; imports torch.
+    """Write base model and adapter as one model in the base's precision, with all that the base has beside its weights:
+    tokenizer, chat template, processors, generation config; imports torch.
 
     Raises ArttraceError when the base model is gone or damaged, `directory` is not new, or the disk refuses.
     """
-    if not (base_model / "config.json").is_file():
+    if not (base_model / _CONFIG).is_file():
         raise TrainingError(f"The base model {base_model} no longer exists.", "Put it back, and export again.")
     with _New(directory) as target:
         with signals_after_imports():
@@ -50,10 +53,19 @@ def export_merged(source: Path, base_model: Path, directory: Path) -> None:
                     f"The adapter in {source} cannot be merged into {base_model}: {error}",
                     "Put back what is missing or damaged, and export again.",
                 ) from error
+            if merged.can_generate():
+                merged.generation_config = type(merged.generation_config)()  # one that says nothing is always valid
             merged.save_pretrained(str(target))
-        for pattern in _TOKENIZER:
-            for path in base_model.glob(pattern):
+        (target / "generation_config.json").unlink(missing_ok=True)
+        for path in base_model.iterdir():
+            if _beside_weights(path):
                 shutil.copy2(path, target / path.name)
+
+
+def _beside_weights(path: Path) -> bool:
+    """Whether a file of a model is neither of its weights nor of what a merged one has itself."""
+    name = path.name.lower()
+    return path.is_file() and name[0] != "." and name not in (_CONFIG, *_ABOUT_THE_BASE) and not name.endswith(_WEIGHTS)
 
 
 def _merged(source: Path, base_model: Path) -> Any:

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 from peft import LoraConfig, get_peft_model
 from small_disk import only_root, small_disk
-from tiny_model import make_base_model
+from tiny_model import make_adapter, make_base_model
 from transformers import AutoModelForCausalLM
 
 from arttrace.commands import cli
@@ -42,6 +42,26 @@ def test_an_adapter_of_an_output_head_that_is_the_embeddings_too_leaves_these_as
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         torch.testing.assert_close(merged(ids).logits, policy(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_merged_model_has_what_its_base_has_beside_the_weights(tmp_path: Path) -> None:
+    """Processors and some tokenizers were left out, without which neither vLLM nor transformers loads it; a generation
+    config that transformers reads, and does not write, ended with a traceback."""
+    base = make_base_model(tmp_path / "base")
+    (base / "generation_config.json").write_text('{"temperature": 0.6, "eos_token_id": [2, 0]}')
+    for name in ("preprocessor_config.json", "processor_config.json", "tekken.json", "spiece.model", "LICENSE"):
+        (base / name).write_text("{}")
+    for name in ("README.md", ".lock", "model.gguf", "pytorch_model.bin.index.json"):
+        (base / name).write_text("of the base alone")
+    (base / "tokenizer_files").mkdir()
+    make_adapter(base, tmp_path / "policy@1", seed=1)
+    export_merged(tmp_path / "policy@1", base, tmp_path / "merged")
+    own = {"config.json", "model.safetensors"}
+    without = {"README.md", ".lock", "model.gguf", "pytorch_model.bin.index.json", "tokenizer_files"}
+    there = {path.name for path in (tmp_path / "merged").iterdir()}
+    assert there == {path.name for path in base.iterdir()} - without
+    for name in there - own:
+        assert (tmp_path / "merged" / name).read_bytes() == (base / name).read_bytes(), name
 
 
 def test_the_current_directory_is_not_a_new_one(tmp_path: Path) -> None:
