@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from types import ModuleType
@@ -37,8 +38,10 @@ _late = False
 
 
 def install_process(module: ModuleType) -> None:
-    """Hook `multiprocessing.process.BaseProcess.start`."""
+    """Hook `multiprocessing.process.BaseProcess.start`, and what a process begins with."""
     patch(module.BaseProcess, "start", _start)
+    if sys.version_info >= (3, 13):  # before, what is called at a process's end is told its exception
+        patch(module.BaseProcess, "_bootstrap", _bootstrap)
 
 
 def install_executor(module: ModuleType) -> None:
@@ -68,6 +71,29 @@ def _start(start: Callable[[Any], None]) -> Callable[[Any], None]:
             del self._arttrace
 
     return hooked
+
+
+def _bootstrap(bootstrap: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(bootstrap)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _carrying:
+            self.run = _ending_by_its_error(self, self.run)  # of this object, in its process
+        return bootstrap(self, *args, **kwargs)
+
+    return hooked
+
+
+def _ending_by_its_error(process: Any, run: Callable[[], Any]) -> Callable[[], Any]:
+    def running() -> Any:
+        vars(process).pop("run", None)
+        try:
+            return run()
+        except BaseException as error:
+            with _carrying:
+                program.end(error)
+            raise
+
+    return running
 
 
 class _Joining:
