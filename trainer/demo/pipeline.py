@@ -211,7 +211,7 @@ class _Demo:
         for past in steps:
             self._screen.step(past)
         rounds = 2 * self._settings.most_steps
-        pool = draw(self._world, recipe.GROUPS * rounds, f"training {self._settings.seed}", held_out=False)
+        pool = draw(self._world, recipe.GROUPS * rounds, f"training {self._settings.seed}", held_out=False, evenly=True)
         while not self._enough(steps) and (number := len(steps) + self._state.skipped + 1) <= rounds:
             with self._screen.status(f"step {len(steps) + 1}") as status:
                 clock = Clock(watch=lambda phase: status(phase.value))

@@ -73,15 +73,19 @@ def load_world(market: Path = MARKET) -> ModuleType:
     return world
 
 
-def draw(world: ModuleType, count: int, seed: str, *, held_out: bool) -> list[MarketScenario]:
-    """`count` scenarios, all held out or all for training; every pair of kinds comes up equally often."""
+def draw(world: ModuleType, count: int, seed: str, *, held_out: bool, evenly: bool = False) -> list[MarketScenario]:
+    """`count` scenarios, all held out or all for training; every pair of kinds comes up equally often, and `evenly` in
+    an order in which each three, from the first on, ask for all six kinds."""
     rng = random.Random(seed)
+    place = {kind: n for n, kind in enumerate(world.SERVICE_OF_KIND)}
     scenarios: list[MarketScenario] = []
     kind_pairs: list[tuple[str, str]] = []
     while len(scenarios) < count:
         if not kind_pairs:
-            kind_pairs = list(combinations(world.SERVICE_OF_KIND, 2))
+            kind_pairs = list(combinations(place, 2))
             rng.shuffle(kind_pairs)
+            if evenly:
+                kind_pairs.sort(key=lambda pair: _round(place[pair[0]], place[pair[1]], len(place)))
         kinds = kind_pairs.pop()
         while True:
             items = [f"{kind} {good}" for kind, good in zip(kinds, rng.sample(world.GOODS, 2), strict=True)]
@@ -90,6 +94,12 @@ def draw(world: ModuleType, count: int, seed: str, *, held_out: bool) -> list[Ma
         rng.shuffle(items)
         scenarios.append(MarketScenario(" and ".join(items), rng.randrange(_DAYS)))
     return scenarios
+
+
+def _round(first: int, second: int, count: int) -> int:
+    """In which round two of an even count meet, if each meets each once and all meet somebody in every round, as in a
+    round-robin tournament; `first` < `second`."""
+    return (first + (first if second == count - 1 else second)) % (count - 1)
 
 
 def is_held_out(items: list[str]) -> bool:

@@ -1,8 +1,9 @@
 """The stand-in judge: a script that follows RULER's protocol, for machines without a real judge model.
 
 It sees what any judge sees, the trajectories in the prompt, and knows no right answers. Its rule: a price counts when
-the run's own evidence supports it (a service called it valid and the agent that asked passed it on unchanged), and the
-final answer counts when it says what those agents, the leaves of the run's tree, reported.
+the run's own evidence supports it (a service that was asked about this item called it valid, and the agent that asked
+passed it on unchanged), and the final answer counts when it says what those agents, the leaves of the run's tree,
+reported.
 
 `python -m trainer.demo.stand_in_judge` serves it, to try `arttrace score` on runs of the examples without a key.
 """
@@ -18,6 +19,8 @@ from typing import Any
 
 import click
 
+from arttrace.records.values.lenient_json import json_object, read_json
+from arttrace.records.values.nesting import UNREADABLE
 from arttrace.rewards.judge_prompt import parse_prompt
 from arttrace.system.errors import ServingError
 from trainer.demo import stand_in
@@ -70,10 +73,21 @@ def _note_on(item: str, reports: Mapping[str, str], supported: set[str]) -> str:
 
 
 def _is_supported(messages: Messages) -> bool:
-    """Whether a checker's report is its item with the price that its last tool result calls valid."""
-    results = [str(result["content"]) for message in messages for result in message.get("tool_results", ())]
-    found = _VALID_PRICE.fullmatch(results[-1]) if results else None
-    return found is not None and _last_answer(messages) == f"{_first_request(messages)} {found[1]}"
+    """Whether a checker's report is its item with the price that its last tool result calls valid, and that service was
+    asked about this item: a policy learned to ask for the price of another one that the service knows."""
+    results = [result for message in messages for result in message.get("tool_results", ())]
+    found = _VALID_PRICE.fullmatch(str(results[-1]["content"])) if results else None
+    item = _first_request(messages)
+    if found is None or _last_answer(messages) != f"{item} {found[1]}":
+        return False
+    asked = {call["id"]: call["arguments"] for message in messages for call in message.get("tool_calls", ())}
+    return item in _arguments(str(asked.get(results[-1]["id"]))).values()
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    with contextlib.suppress(*UNREADABLE):
+        return json_object(read_json(text))
+    return {}
 
 
 def _first_request(messages: Messages) -> str:

@@ -33,6 +33,13 @@ def test_every_pair_of_kinds_comes_up_equally_often(world):
     assert set(counts.values()) == {4}
 
 
+def test_no_step_lacks_a_kind_where_scenarios_are_drawn_evenly(world):
+    drawn = draw(world, 150, "1", held_out=False, evenly=True)
+    kinds = [{item.split(" ")[0] for item in s.question.split(" and ")} for s in drawn]
+    assert all(len(set().union(*kinds[n : n + 3])) == 6 for n in range(0, 150, 3))
+    assert set(Counter(map(frozenset, kinds)).values()) == {10}
+
+
 def test_truth_is_what_the_right_services_quote(world):
     for scenario in draw(world, 50, "1", held_out=False):
         shown = []

@@ -29,8 +29,9 @@ def run(fig="price 3 valid", bean="price 5 valid", fig_report="fresh fig 3", bea
     return Transcript(agents=(AgentTranscript("answer", histories=(planner,)), *checkers), result=answer)
 
 
-def history(request, results, answer):
-    calls = tuple(ToolCallPart("tool", "{}", f"c{n}") for n in range(len(results)))
+def history(request, results, answer, asked=None):
+    arguments = json.dumps({"item": asked or request})
+    calls = tuple(ToolCallPart("tool", arguments, f"c{n}") for n in range(len(results)))
     shown = tuple(ToolResultPart(result, f"c{n}") for n, result in enumerate(results))
     return (
         Message("user", (TextPart(request),)),
@@ -55,6 +56,15 @@ def test_the_judge_grades_evidence_and_faithfulness():
         run(result="fresh fig 3 and canned bean 6"),
         run(result="no answer", fig="price 3 expired", bean="unknown"),
     ) == [1.0, 0.65, 0.3, 0.65, 0.7, 0.0]
+
+
+def test_the_price_of_another_item_is_no_evidence():
+    """A policy found that: it asked about a kind that the service prices truthfully, and passed that on as the price of
+    one that it does not."""
+    checked = AgentTranscript("answer", histories=(history("fresh fig", ["price 3 valid"], "fresh fig 3"),))
+    other = AgentTranscript("answer", histories=(history("fresh fig", ["price 3 valid"], "fresh fig 3", "dried fig"),))
+    runs = [Transcript(agents=(one,), result="fresh fig 3") for one in (checked, other)]
+    assert scores(*runs) == [1.0, 0.3]
 
 
 def test_a_run_without_sub_agents_or_calls_scores_nothing():
