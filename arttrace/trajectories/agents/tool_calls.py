@@ -124,12 +124,12 @@ def tool_calls(
         asked.append((order, inferred))
     ordered = [(call.start_ns, -1, span_id, call) for span_id, call in found.items()]
     ordered += [(call.start_ns, order, call.id, call) for order, call in asked]
-    open = [(call, distinct[order].answer) for order, call in asked]
-    open += [(found[span_id], node) for span_id, node in nodes.items()]
+    waiting = [(call, distinct[order].answer) for order, call in asked]
+    waiting += [(found[span_id], node) for span_id, node in nodes.items()]
     return Tooling(
         [call for *_, call in sorted(ordered, key=lambda item: item[:3])],
         {span_id: call.id for span_id, call in found.items()},
-        [(call, node) for call, node in open if call.result is None and call.error is None],
+        [(call, node) for call, node in waiting if call.result is None and call.error is None],
         [found[span_id] for span_id, call in by_start if span_id not in nodes and call.id != span_id],
     )
 
