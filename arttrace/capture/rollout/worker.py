@@ -181,10 +181,11 @@ def _leave() -> None:
 def _leave_amid_the_import(jobs: int, is_loaded: native_threads.Event) -> None:
     """What the user's code does when it is imported may last for ever, as a server's loop does: nobody reads then that
     the jobs have ended."""
-    poll = select.poll()
-    poll.register(jobs, 0)
-    if any(event & select.POLLHUP for _, event in poll.poll()) and not is_loaded.is_set():
-        _leave()
+    if sys.platform != "win32":
+        poll = select.poll()
+        poll.register(jobs, 0)
+        if any(event & select.POLLHUP for _, event in poll.poll()) and not is_loaded.is_set():
+            _leave()
 
 
 def _in_users_code(error: BaseException) -> str:
@@ -206,7 +207,7 @@ def main(entry: str, concurrency: int) -> None:
     os.environ["ARTTRACE_OTLP"] = "0"
     job_lines, answers = _take_standard_streams()
     is_loaded = native_threads.Event()
-    if hasattr(select, "poll"):
+    if sys.platform != "win32":
         native_threads.Thread(partial(_leave_amid_the_import, job_lines.fileno(), is_loaded)).start()
     try:
         program = entry.removeprefix(PROGRAM)
