@@ -13,7 +13,7 @@ from arttrace.records.trajectory import Trajectory
 from arttrace.trajectories.agents.http_requests import lost_requests
 from arttrace.trajectories.agents.placing import place
 from arttrace.trajectories.agents.scored_spans import with_agents
-from arttrace.trajectories.agents.tree import agent_tree
+from arttrace.trajectories.agents.tree import AgentTree, agent_tree
 from arttrace.trajectories.decoding.attribute_values import as_text, from_json, shallow_object, text, whole_number
 from arttrace.trajectories.decoding.operation import is_call, operation, span_error
 from arttrace.trajectories.decoding.unreadable_calls import unanswered, unread_of_run
@@ -78,7 +78,7 @@ def _build(
     spans, parents = distinct_ids(spans, parents)
     tree = agent_tree(trajectory_id, spans, parents)
     joined = _joined(spans, tree.tops)
-    root = _agreed([top.attributes for top in tree.tops]) if tree.tops else _said_of_the_run(spans, joined)
+    root = _agreed([top.attributes for top in tree.tops]) if tree.tops else _said_of_the_run(spans, joined, tree)
     tags, metadata = _tags_and_metadata([root, *(span.attributes for span in joined.values())])
     failed = sorted(error for top in tree.tops if (error := span_error(top)) is not None)
     collided = {span.key for span in members if span.collided is not None}
@@ -151,13 +151,16 @@ def _tags_and_metadata(said: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ..
     return tuple(dict.fromkeys(tags)), metadata | own
 
 
-def _said_of_the_run(spans: Mapping[SpanKey, SpanRow], joined: Collection[SpanKey]) -> Mapping[str, Any]:
+def _said_of_the_run(
+    spans: Mapping[SpanKey, SpanRow], joined: Collection[SpanKey], tree: AgentTree
+) -> Mapping[str, Any]:
     """Of a run without a root, what its first call that says its task, group or metadata says of them, and the tags of
-    the first that has some."""
+    the first that has some where the run has no agent at all."""
     about = (semconv.SCENARIO, semconv.GROUP, semconv.METADATA)
     calls = [span.attributes for key, span in spans.items() if key not in joined]
     first = next((said for said in calls if not said.keys().isdisjoint(about)), {})
-    tags = next((said[semconv.TAGS] for said in calls if _sequence(said.get(semconv.TAGS))), ())
+    tagged = [] if tree.spans_of else calls
+    tags = next((said[semconv.TAGS] for said in tagged if _sequence(said.get(semconv.TAGS))), ())
     return {semconv.TAGS: tags, **{name: first[name] for name in about if name in first}}
 
 
