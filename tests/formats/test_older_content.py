@@ -106,7 +106,7 @@ def test_a_store_that_was_written_before_this_was_read_is_read_again(
             store.append([span])
             assert store.sql("SELECT output_tokens FROM calls")[1] == [(None,)]
     with duckdb.connect(str(DataDir(tmp_path).store)) as connection:
-        connection.execute("UPDATE arttrace_schema SET reading = '6'")
+        connection.execute("UPDATE arttrace_schema SET reading = 6")
     with Store.open(DataDir(tmp_path)) as store:
         assert store.sql("SELECT output_tokens FROM calls")[1] == [(3,)]
 

@@ -121,7 +121,7 @@ def test_views_of_another_day_are_replaced(tmp_path: Path) -> None:
         store.append(research_run("a"))
         views = store.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1")
     for mark in (
-        "UPDATE arttrace_schema SET views = 'of another day'",
+        "UPDATE arttrace_schema SET views = 7",
         "UPDATE arttrace_schema SET views = NULL",
         SAYS_LESS,
     ):
@@ -152,7 +152,7 @@ def test_spans_placed_by_other_rules_are_placed_again(tmp_path: Path) -> None:
         store.append([main, other])
         assert store.sql("SELECT id FROM trajectories")[1] == [("a" * 32,)]
     with duckdb.connect(str(data.store)) as connection:
-        connection.execute("DELETE FROM placed_spans; UPDATE arttrace_schema SET views = 'other rules'")
+        connection.execute("DELETE FROM placed_spans; UPDATE arttrace_schema SET views = 7")
     with Store.open(data) as store:
         assert store.sql("SELECT id FROM trajectories")[1] == [("a" * 32,)]
 

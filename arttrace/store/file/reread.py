@@ -26,9 +26,9 @@ from arttrace.store.rows.encode import CONVENTIONS, with_conventions
 from arttrace.store.rows.tables import SPANS, TRAJECTORY_ID
 from arttrace.store.transactions import registered, transaction
 
-_READING: Final = "8"
+_READING: Final = 8
 """Counted up when formats/sdks understands more, or `with_conventions` keeps more of it."""
-SAY: Final = f"UPDATE arttrace_schema SET reading = '{_READING}';"  # noqa: S608
+SAY: Final = f"UPDATE arttrace_schema SET reading = {_READING};"  # noqa: S608
 """That the rows of a store were made by this reading."""
 
 _AT_ONCE = 500  # traces

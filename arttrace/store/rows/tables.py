@@ -180,9 +180,10 @@ PLACED_REWARDS: Final = _table(
 TRACE_ROOTS: Final = _table("trace_roots", trace_id="VARCHAR NOT NULL", trajectory_id="VARCHAR NOT NULL")
 
 MEMBERSHIP: Final = (ODD_TRACES, PLACED_SPANS, PLACED_REWARDS, TRACE_ROOTS)
-SCHEMA: Final = _table("arttrace_schema", version="INTEGER NOT NULL", views="VARCHAR", reading="VARCHAR")
+SCHEMA: Final = _table("arttrace_schema", version="INTEGER NOT NULL", views="UBIGINT", reading="INTEGER")
 """One row: this version, which views the store has (`views.VIEWS_HASH`), and which reading made its rows of spans
-(file/reread.py). Comments of tables would say as much, and take DuckDB a third of an opening to list."""
+(file/reread.py). Comments of tables would say as much, and take DuckDB a third of an opening to list;
+texts would take a block of the file, 256 KiB."""
 
 ALL: Final = (
     *(LINKS, *MEMBERSHIP, SCHEMA, SPANS, TEXTS, PROMPTS, TOKEN_PROMPTS),

@@ -374,7 +374,8 @@ DESCRIBED: Final = (
 """In the order in which they are shown."""
 
 _STATEMENTS: Final = "\n".join(view.sql() for view in _MADE)
-VIEWS_HASH: Final = hashlib.blake2b(f"{_STATEMENTS}{span_membership.READING}".encode(), digest_size=8).hexdigest()
+_DIGEST = hashlib.blake2b(f"{_STATEMENTS}{span_membership.READING}".encode(), digest_size=8).digest()
+VIEWS_HASH: Final = int.from_bytes(_DIGEST)
 """What `arttrace_schema` says in a store whose views are these and whose spans were placed by these rules; others are
 replaced at open, and placed again."""
-VIEWS: Final = f"{_STATEMENTS}UPDATE arttrace_schema SET views = '{VIEWS_HASH}';"  # noqa: S608
+VIEWS: Final = f"{_STATEMENTS}UPDATE arttrace_schema SET views = {VIEWS_HASH};"  # noqa: S608
