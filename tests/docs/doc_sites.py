@@ -196,7 +196,7 @@ def four_answers(folder: Path, stack: ExitStack) -> Site:
     site = _site(folder, stack.enter_context(scripted_server.serve_script(script)).url, **CAPTURED)
     site.python("agent.py", HTTPX_AGENT + "for _ in range(4):\n    answer('frozen bean')\n")
     site.run("python", "agent.py")
-    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "train" / "rewards.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(# rewards\.py\n.*?)```", page, re.DOTALL)
     site.python("rewards.py", code)
     return site

@@ -75,7 +75,7 @@ ALTERED, NOT_AT_1 = "sampling was narrowed or shifted", "not sampled at temperat
 
 @pytest.mark.parametrize(
     ("asked", "processed", "raw"),
-    [  # as docs/train.md has it, row by row: why not, where log-probabilities include the temperature and where not
+    [  # as docs/train/grpo.md has it: why not, where log-probabilities include the temperature and where not
         ({}, "", ""),
         ({"temperature": 1}, "", ""),
         ({"temperature": 0.1}, "", NOT_AT_1),

@@ -24,7 +24,7 @@ from trainer.offline.render import TrainingExample
 from trainer.offline.step import load_tokenizer
 from trainer.offline.train import OfflineLearner
 
-DOCS = Path(__file__).parents[3] / "docs" / "train.md"
+DOCS = Path(__file__).parents[3] / "docs" / "train" / "models.md"
 FAMILIES = ("gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 
 
@@ -150,7 +150,7 @@ def test_of_a_model_that_sees_images_the_text_part_alone_is_trained(targets: Any
 
 
 def test_the_documentation_names_these_families_and_no_others() -> None:
-    table = DOCS.read_text().partition("### Which models")[2].partition("###")[0]
+    table = DOCS.read_text().partition("## Which models")[2].partition("##")[0]
     assert sorted(re.findall(r"^\| [^|]*\| `([a-z0-9_]+)`", table, re.MULTILINE)) == sorted(FAMILIES)
 
 
