@@ -48,7 +48,7 @@ def command(age_ns: int | None, max_bytes: int | None, dry_run: bool, as_json: b
 
     A reward that is as old and waits for a run that never came is removed as well; one without a time stays.
 
-    What sampling left out more than an hour ago (see capture.md) is removed as well, whatever its age.
+    What sampling left out more than an hour ago (see capture/sampling.md) is removed as well, whatever its age.
 
     The record of what policies consumed, their steps and paid-for judgements are kept. A new file is written and
     replaces the old one in one step: there must be room for what is kept.
