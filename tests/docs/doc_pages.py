@@ -55,7 +55,7 @@ def pages() -> dict[Path, str]:
     }
 
 
-_SCHEMA = """The views that [`arttrace sql`](../store.md#sql) reads. `arttrace sql --help` prints the same. All times are
+_SCHEMA = """The views that [`arttrace sql`](../store/index.md#sql) reads. `arttrace sql --help` prints the same. All times are
 TIMESTAMPTZ in UTC."""
 
 _SETTINGS = """Every setting, from the code that reads it: [in the agent's process](#in-the-agents-process),

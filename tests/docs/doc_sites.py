@@ -217,6 +217,13 @@ def conversations(folder: Path, stack: ExitStack) -> Site:
     return site
 
 
+def imported(folder: Path, stack: ExitStack) -> Site:
+    """The file of `conversations`, imported."""
+    site = conversations(folder, stack)
+    site.run("arttrace", "import", "runs.jsonl")
+    return site
+
+
 def collector(folder: Path, stack: ExitStack) -> Site:
     """A collector that runs, with three runs in its store."""
     site = tickets(folder, stack)
