@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.machinery
 import importlib.metadata
 import json
 import os
@@ -189,6 +190,23 @@ def test_a_torch_that_cannot_be_imported(tmp_path: Path) -> None:
     assert (ran.returncode, torch["state"]) == (1, "error")
     assert torch["found"].startswith(f"torch is installed, and cannot be imported: {library}: ")
     assert "torch's CPU build" in torch["hint"]
+
+
+def test_a_torch_whose_import_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "torch" / "lib" / "libtorch_python.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (tmp_path / "torch" / "__init__.py").write_text("import time\ntime.sleep(60)\n")
+    spec = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(machine, "find_spec", lambda _name: spec)
+    monkeypatch.setattr(machine, "_TORCH_TIMEOUT_S", 0.1)
+    found = _doctor(tmp_path / "data")
+    assert found["torch"] == {
+        "name": "torch",
+        "state": "warning",
+        "found": "its import has not ended after 0 s",
+        "hint": "Its files may lie on a slow or remote disk, or the machine be busy: try `python -c 'import torch'`.",
+    }
 
 
 def test_a_torch_for_the_cpu_beside_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,9 +61,14 @@ def _torch(has_card: bool) -> Iterator[Check]:
             ctypes.CDLL(str(library))  # a sixth of the time that torch takes to be imported
     except OSError as error:
         # torch also looks where the loader does not, among the packages of CUDA.
-        tried = subprocess.run(
-            [sys.executable, "-c", "import torch"], capture_output=True, timeout=_TORCH_TIMEOUT_S, check=False
-        )
+        try:
+            tried = subprocess.run(
+                [sys.executable, "-c", "import torch"], capture_output=True, timeout=_TORCH_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            hint = "Its files may lie on a slow or remote disk, or the machine be busy: try `python -c 'import torch'`."
+            yield Check("torch", "warning", f"its import has not ended after {_TORCH_TIMEOUT_S:.0f} s", hint)
+            return
         if tried.returncode:
             found = cannot_import("torch", error)
             yield Check("torch", "error", line(found.message), found.hint or "")
