@@ -101,7 +101,7 @@ ON_NO_CALL: Final = (
 
 ON_NO_RUN: Final = (
     "A run is made of spans that say, in a form that is known here, that they are a model call, a tool or an agent. "
-    "`arttrace sql 'SELECT name, document FROM spans'` has what came; docs/formats.md names the forms, and "
+    "`arttrace sql 'SELECT name, document FROM spans'` has what came; docs/formats names the forms, and "
     "docs/extend/format.md says how one is added."
 )
 """What helps where spans arrive, and none makes a run."""

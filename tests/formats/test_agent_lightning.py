@@ -1,4 +1,4 @@
-"""Rollouts that a server of Agent Lightning 1.0 stored, as the programs of docs/formats.md write them
+"""Rollouts that a server of Agent Lightning 1.0 stored, as the programs of docs/formats/rollouts.md write them
 (data/make_agent_lightning.py)."""
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_a_part_of_a_rollout_is_refused_with_what_lacks(part: str) -> None:
     given = item["events"][0] if part == "events" else item["rollout"]
     found, runs = shown(lines(given, good))
     assert (found.refused, len(runs)) == (1, 1)
-    assert "docs/formats.md" in found.reasons[0]
+    assert "docs/formats/rollouts.md" in found.reasons[0]
 
 
 @pytest.mark.parametrize(

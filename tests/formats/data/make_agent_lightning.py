@@ -1,6 +1,6 @@
 """Made agent_lightning.jsonl and agent_lightning_hook.jsonl: rollouts that a server of Agent Lightning 1.0.2 stored,
-written by the two programs of docs/formats.md. Its rollout manager makes them and runs the hook; an agent calls a tool
-through the gateway, before a stand-in for vLLM.
+written by the two programs of docs/formats/rollouts.md. Its rollout manager makes them and runs the hook; an agent
+calls a tool through the gateway, before a stand-in for vLLM.
 
     python3.12 -m venv agl && agl/bin/pip install agentlightning==1.0.2 numpy
     agl/bin/python tests/formats/data/make_agent_lightning.py
@@ -25,7 +25,7 @@ from agentlightning.verl.agl_rollout_manager import AglRolloutManager
 from omegaconf import OmegaConf
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[2] / "docs" / "formats.md"
+PAGE = HERE.parents[2] / "docs" / "formats" / "rollouts.md"
 KEY = "KEY"
 CALLED = [{"id": "c1", "type": "function", "function": {"name": "times", "arguments": '{"a": 6, "b": 7}'}}]
 TOOL = {"type": "function", "function": {"name": "times", "parameters": {"type": "object"}}}

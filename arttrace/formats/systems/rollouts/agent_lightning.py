@@ -58,7 +58,7 @@ def records(item: dict[str, Any], origin: ItemOrigin) -> Iterator[Read]:
     rollout, given = item.get("rollout"), item.get("events")
     if not isinstance(rollout, dict) or not isinstance(given, list | dict):
         raise ValueError(
-            'a rollout is {"rollout": ..., "events": ...}, as docs/formats.md writes it; this is a part of one'
+            'a rollout is {"rollout": ..., "events": ...}, as docs/formats/rollouts.md writes it; this is a part of one'
         )
     status = json_object(rollout["status"])
     events, others = _of_last_attempt(given, status)
