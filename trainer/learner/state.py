@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,11 +108,17 @@ def load_state(
             f"The adapter in {directory} was trained with lora_rank {rank}, not {config.rank}.",
             f"Train on with --lora-rank {rank}, or begin a new policy.",
         )
+    if weights.keys() != saved.keys() and (has := _targets(lora)) != (
+        asked := _targets(vars(model.peft_config["default"]))
+    ):
+        raise TrainingError(
+            f"The adapter in {directory} has the LoRA on {', '.join(has)}, and not on {', '.join(asked)}.",
+            f"Train on with lora_targets = {json.dumps(has)}, or begin a new policy.",
+        )
     if {name: p.shape for name, p in weights.items()} != {name: tensor.shape for name, tensor in saved.items()}:
         raise TrainingError(
-            f"The adapter in {directory} does not fit: it was trained with other targets (lora_targets) or another "
-            "base model.",
-            "Train on with the settings it was begun with, or begin a new policy.",
+            f"The adapter in {directory} does not fit: it was trained with another base model.",
+            "Train on with the base model it was begun with, or begin a new policy.",
         )
     if alpha != config.alpha:  # the same weights times another number are another policy
         raise TrainingError(
@@ -155,6 +162,12 @@ def _loss_of_version(directory: Path) -> str:
 def _fresh(directory: Path) -> dict[str, Any]:
     """The number of steps, which the version's manifest has too: one step makes one version."""
     return {"steps": int(json.loads((directory / "manifest.json").read_bytes())["step"])}
+
+
+def _targets(lora: Mapping[str, Any]) -> list[str]:
+    """The modules that a LoRA is on, by PEFT's config of it, which has the path of each where all linear ones are."""
+    targets = lora["target_modules"]
+    return [targets] if isinstance(targets, str) else sorted({name.rpartition(".")[2] for name in targets})
 
 
 def _saved_as(name: str) -> str:

@@ -162,8 +162,14 @@ def test_a_state_of_another_shape_is_refused(engine: type[BaseLearner], base_mod
     with pytest.raises(TrainingError, match=rf"lora_rank {LOOSE.lora_rank}, not 16") as raised:
         engine(base_model, dataclasses.replace(LOOSE, lora_rank=16)).load(tmp_path)
     assert f"--lora-rank {LOOSE.lora_rank}" in str(raised.value.hint)
-    with pytest.raises(TrainingError, match="does not fit: it was trained with other targets"):
-        engine(base_model, dataclasses.replace(LOOSE, lora_targets=("q_proj",))).load(tmp_path)
+    dense = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    one = engine(base_model, dataclasses.replace(LOOSE, lora_targets=("q_proj",)))
+    with pytest.raises(TrainingError, match=f"has the LoRA on {dense}, and not on q_proj"):
+        one.load(tmp_path)
+    one.save(tmp_path)
+    with pytest.raises(TrainingError, match=f"has the LoRA on q_proj, and not on {dense}") as raised:
+        engine(base_model, LOOSE).load(tmp_path)
+    assert raised.value.hint == 'Train on with lora_targets = ["q_proj"], or begin a new policy.'
 
 
 def test_another_scale_of_the_adapter_is_refused(engine: type[BaseLearner], base_model: Path, tmp_path: Path) -> None:
