@@ -153,6 +153,8 @@ def test_a_run_that_cannot_be_rewarded_is_reported_and_the_others_are_stored(dat
         ("def other(run): ...\n", "has no attribute 'exact'"),
         ("import nowhere_at_all\n", "No module named"),
         ("async def exact(run): ...\n", "coroutine function"),
+        ("def exact(completions, **kwargs): ...\n", "takes completions, as TRL's reward functions do"),
+        ("def exact(run, answer): ...\n", "cannot be called with one argument (missing a required argument: 'answer')"),
         ("exact = max\n", "--reward-version"),
         ("import sys\nsys.exit(0)\n", "cannot be loaded: SystemExit: 0"),
     ],

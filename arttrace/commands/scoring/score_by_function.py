@@ -32,6 +32,7 @@ from arttrace.views.run_filter import RunFilter, matching_pages
 
 _AT_ONCE = 100
 _SHOWN_ERRORS = 5
+_BATCHES = ("completions", "prompts")
 _State = Literal["due", "done", "incomplete"]
 
 
@@ -99,6 +100,12 @@ def load_rewarder(given: str, version: str | None) -> Rewarder:
         ) from error
     if inspect.iscoroutinefunction(function):
         raise ArttraceError(f"{given} is a coroutine function.", "Give a plain one: def reward(run) -> float | None.")
+    if why := _takes_no_run(function):
+        raise ArttraceError(
+            f"{given} {why}; a reward function is called with one run.",
+            "Write def reward(run) -> float | None. One of TRL's form is called by the agent, with what it said: "
+            "arttrace.reward(function(completions=[messages], ...)[0]).",
+        )
     if version is None:
         try:
             source = textwrap.dedent(inspect.getsource(function))
@@ -108,6 +115,22 @@ def load_rewarder(given: str, version: str | None) -> Rewarder:
             ) from None
         version = hashlib.sha256(source.encode()).hexdigest()[:12]
     return Rewarder(given.rpartition("/")[2], function, version)
+
+
+def _takes_no_run(function: Callable[..., Any]) -> str:
+    """Why a function cannot be called with a run alone; empty where it can, or does not say what it takes."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    first = next(iter(signature.parameters), "")
+    if first in _BATCHES:
+        return f"takes {first}, as TRL's reward functions do"
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        return f"cannot be called with one argument ({error})"
+    return ""
 
 
 def score_by_function(

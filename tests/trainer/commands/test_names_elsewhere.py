@@ -27,10 +27,17 @@ def test_an_option_of_another_trainer_is_answered_with_ours() -> None:
     assert "No such option '--nonsense'." in said("--nonsense", "1")
 
 
+def test_a_setting_of_a_section_is_answered_as_the_option_is() -> None:
+    assert "'--trainer.optim.lr'; here it is --learning-rate" in said("--trainer.optim.lr", "1e-5")
+    found = said("trainer.algorithm.eps_clip_low=0.1", "+data.unknown=2", "trainer.algorithm.advantage_estimator=rloo")
+    assert "eps_clip_low=0.1 is --epsilon-low; trainer.algorithm.advantage_estimator=rloo is --advantages" in found
+    assert "Got unexpected extra argument (data.unknown=2)" in said("data.unknown=2")
+
+
 def test_what_is_named_is_there_and_what_is_there_is_not_named() -> None:
     assert not {f"--{name}" for name in OPTIONS} & OURS
     named = {option for here in OPTIONS.values() for option in re.findall(r"(?<!serve )(--[a-z-]+)", here)}
-    assert named - {"--reward"} <= OURS
+    assert named - {"--reward", "--input"} <= OURS
 
 
 def test_the_defaults_differ_from_those_of_trl_as_the_documentation_says() -> None:
