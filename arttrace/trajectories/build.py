@@ -15,11 +15,11 @@ from arttrace.trajectories.agents.placing import place
 from arttrace.trajectories.agents.scored_spans import with_agents
 from arttrace.trajectories.agents.tree import AgentTree, agent_tree
 from arttrace.trajectories.decoding.attribute_values import as_text, from_json, shallow_object, text, whole_number
-from arttrace.trajectories.decoding.operation import is_call, operation, span_error
+from arttrace.trajectories.decoding.operation import is_call, is_of_a_run, operation, span_error
 from arttrace.trajectories.decoding.unreadable_calls import unanswered, unread_of_run
 from arttrace.trajectories.identity.counting_rewards import counting, latest
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate, distinct_ids, revision
-from arttrace.trajectories.identity.membership import is_of_a_run, membership
+from arttrace.trajectories.identity.membership import membership
 from arttrace.trajectories.identity.refused_spans import Lacked, lacked
 from arttrace.trajectories.identity.reward_membership import by_trajectory
 from arttrace.trajectories.identity.stand_ins import apart

@@ -20,7 +20,8 @@ from arttrace.records.trajectory import Relation, Trajectory
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories, sequences
-from arttrace.trajectories.identity import membership
+from arttrace.trajectories.decoding import operation
+from arttrace.trajectories.identity import links, membership
 
 
 def built(spans: list[SpanRow]) -> Trajectory:
@@ -242,19 +243,20 @@ def test_a_trace_of_many_thousand_spans(agents: int) -> None:
 def test_of_many_agents_that_lost_their_parents_each_span_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand of them in a trace of 10,000 spans took 8 seconds: each looked at all the spans."""
     asked = 0
-    of_a_run = membership.is_of_a_run
+    of_a_run = operation.is_of_a_run
 
     def counted(span: SpanRow) -> bool:
         nonlocal asked
         asked += 1
         return of_a_run(span)
 
-    monkeypatch.setattr(membership, "is_of_a_run", counted)
+    for module in (links, membership):
+        monkeypatch.setattr(module, "is_of_a_run", counted)
     agent = {semconv.OPERATION_NAME: semconv.OPERATION_INVOKE_AGENT}
     asker = SpanRow("a" * 32, "a" * 16, "asker", 1, 2, attributes=agent)
-    links = [SpanLink(asker.trace_id, asker.span_id)]
+    to_it = [SpanLink(asker.trace_id, asker.span_id)]
     spans = [asker]
-    spans += [SpanRow("b" * 32, f"{n:016x}", "", 1, 2, f"c{n:015x}", attributes=agent, links=links) for n in range(200)]
+    spans += [SpanRow("b" * 32, f"{n:016x}", "", 1, 2, f"c{n:015x}", attributes=agent, links=to_it) for n in range(200)]
     whole = built(spans)
     assert (len(whole.agents), whole.incomplete) == (201, "parent missing")
     assert asked < 10 * len(spans)

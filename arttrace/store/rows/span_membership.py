@@ -22,8 +22,9 @@ from arttrace.store.rows.columns import EVALUATE, LAST_READING
 from arttrace.store.rows.left_out import IS_MARK, IS_STAND_IN
 from arttrace.store.rows.summary import SUMMARY_VERSION
 from arttrace.store.transactions import transaction
+from arttrace.trajectories.decoding.operation import is_of_a_run
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
-from arttrace.trajectories.identity.membership import is_of_a_run, membership
+from arttrace.trajectories.identity.membership import membership
 from arttrace.trajectories.identity.reward_membership import trace_roots
 
 FIND: Final = """INSERT INTO odd_traces

@@ -15,8 +15,8 @@ from arttrace.records.reward import Reward
 from arttrace.records.span import SpanRow
 from arttrace.records.trajectory import AgentCall, ToolCall
 from arttrace.trajectories.agents.tree import AgentTree
+from arttrace.trajectories.decoding.operation import is_of_a_run
 from arttrace.trajectories.identity.deduplicate import SpanKey
-from arttrace.trajectories.identity.membership import is_of_a_run
 
 
 def with_agents(

@@ -18,6 +18,11 @@ def makes_a_run(operation: str | None) -> bool:
     return bool(operation) and operation != semconv.OPERATION_CREATE_AGENT
 
 
+def is_of_a_run(span: SpanRow) -> bool:
+    """Whether a trajectory consists of this span and others; spans without are only between those."""
+    return makes_a_run(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
+
+
 def is_call(span: SpanRow) -> bool:
     """Whether a span is a model call that a trajectory consists of."""
     return operation(span) in semconv.CALL_OPERATIONS

@@ -25,12 +25,12 @@ import msgspec
 
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
-from arttrace.trajectories.decoding.operation import makes_a_run, operation, tells_of_a_call
+from arttrace.trajectories.decoding.operation import is_of_a_run, makes_a_run, tells_of_a_call
 from arttrace.trajectories.identity.ancestors import inherited, nearest, tops, without_cycles
 from arttrace.trajectories.identity.collisions import COLLIDED
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan
+from arttrace.trajectories.identity.links import Links, Parents
 
-Parents = dict[SpanKey, SpanKey | None]
 _T = TypeVar("_T")
 
 
@@ -51,11 +51,6 @@ class Membership(msgspec.Struct, frozen=True):
     problems: dict[str, tuple[str, ...]]
 
 
-def is_of_a_run(span: SpanRow) -> bool:
-    """Whether a trajectory consists of this span and others; spans without are only between those."""
-    return makes_a_run(operation(span)) or semconv.TRAJECTORY_ID in span.attributes
-
-
 def stored_id(trace_id: str, named: str | None, operation: str | None) -> str | None:
     """The id under which a span is stored while the spans around it are not known: the trajectory it names, else its
     trace; None for a span that no run consists of."""
@@ -73,7 +68,7 @@ def may_belong_elsewhere(span: SpanRow, attributes: Mapping[str, object], stored
 def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
     """The membership of every span."""
     recorded_parents = {key: (key[0], at) if (at := span.row.parent_span_id) else None for key, span in spans.items()}
-    links = _Links(spans, recorded_parents)
+    links = Links(spans, recorded_parents)
     parents, cut = without_cycles(recorded_parents | links.above())
     named = inherited(spans, parents, semconv.TRAJECTORY_ID)
     made = {id: Home(id, id) for id in named.values() if id is not None}
@@ -98,60 +93,6 @@ def membership(spans: Mapping[SpanKey, UniqueSpan]) -> Membership:
 MAY_LACK = "may lack spans whose parent did not arrive"
 LINK_LOST = "linked span missing"
 PARENT_LOST = "parent missing"
-
-
-class _Links:
-    """What agents whose parent is not among the spans link to. A link ties to a run: one to a span of nobody's run (a
-    message that was sent, say) ties to nothing, and one to a span that lost its own parent is as good as lost."""
-
-    def __init__(self, spans: Mapping[SpanKey, UniqueSpan], parents: Parents) -> None:
-        self._spans = spans
-        self._linking = {
-            key: [link for one in span.row.links if (link := (one.trace_id, one.span_id)) != key]
-            for key, span in spans.items()
-            if span.row.links and parents[key] not in spans and operation(span.row) == semconv.OPERATION_INVOKE_AGENT
-        }
-        if self._linking:
-            self._parents, _ = without_cycles(parents)
-            self._top = tops(self._parents)
-            self._named = inherited(spans, self._parents, semconv.TRAJECTORY_ID)
-            self._of_runs = {
-                self._top[key] for key, span in spans.items() if self._named[key] is None and is_of_a_run(span.row)
-            }
-
-    def torn(self) -> list[SpanKey]:
-        """Those that a link ties and that lost a parent as well; that of an entry is somebody else's span."""
-        return [
-            key
-            for key in self.above()
-            if self._spans[key].row.parent_span_id and semconv.ENTRY not in self._spans[key].row.attributes
-        ]
-
-    def above(self) -> Parents:
-        """The span that each of them stands under."""
-        found: Parents = {}
-        for key, links in self._linking.items():
-            if tied := [link for link in links if link in self._spans and self._ties(key, link)]:
-                found[key] = tied[0]
-        return found
-
-    def broken(self) -> list[SpanKey]:
-        """Those that name their trajectory, and of whose links none is there."""
-        tied = self.above()
-        return [key for key in self._linking if key not in tied and self._named[key] is not None and self.lost(key)]
-
-    def lost(self, key: SpanKey) -> list[SpanKey]:
-        """What it links to that is not there."""
-        if semconv.ENTRY in self._spans[key].row.attributes:
-            return []
-        return [
-            link
-            for link in self._linking.get(key, ())
-            if link not in self._spans or (self._parents[self._top[link]] is not None and not self._ties(key, link))
-        ]
-
-    def _ties(self, key: SpanKey, link: SpanKey) -> bool:
-        return key[0] == link[0] or self._named[link] is not None or self._top[link] in self._of_runs
 
 
 def _miss_parents(
@@ -203,7 +144,7 @@ class _Trees:
         parents: Parents,
         cut: Collection[SpanKey],
         named: Mapping[SpanKey, Home],
-        links: _Links,
+        links: Links,
     ) -> None:
         self._spans, self._parents = spans, parents
         self._top = tops(parents)

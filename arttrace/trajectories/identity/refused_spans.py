@@ -15,8 +15,9 @@ from heapq import nsmallest
 from arttrace.records import semconv
 from arttrace.records.span import SpanRow
 from arttrace.trajectories.decoding.attribute_values import text
+from arttrace.trajectories.decoding.operation import is_of_a_run
 from arttrace.trajectories.identity.deduplicate import SpanKey, UniqueSpan, deduplicate
-from arttrace.trajectories.identity.membership import Home, is_of_a_run
+from arttrace.trajectories.identity.membership import Home
 
 _REASONS = 3
 
