@@ -33,7 +33,7 @@ from arttrace.system.journal import JournalWriter
 from arttrace.system.paths import DataDir
 from arttrace.trajectories import build_trajectories
 
-OWNERS_ALONE = {"open", "close", "append", "journal", "load"}
+OWNERS_ALONE = {"open", "close", "append", "journal", "load", "when_made_again"}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import duckdb
@@ -42,6 +42,8 @@ class Store(StoreQueries):
         self._journal = JournalWriter(data.journal, fsync_interval_s=None)
         self._journaling, self._appending = threading.Lock(), threading.Lock()
         self._ahead = ahead
+        self._told: Callable[[], object] = lambda: None
+        file.made_again = self._made_again
         self._unread = UnreadCount(data.unread_entries)
 
     @classmethod
@@ -94,8 +96,17 @@ class Store(StoreQueries):
                 if self._ahead is not None:
                     at_last.callback(self._ahead.close)
                 self._journal.close()
-                if not self._file.invalidated:
+                if not self._file.invalidated and self._file.is_in_its_place:
                     self._load_from(self.data.journal)
+
+    def when_made_again(self, told: Callable[[], object]) -> None:
+        """`told` is called when somebody removed the file, and this store uses the one that is in its place now."""
+        self._told = told
+
+    def _made_again(self) -> None:
+        with contextlib.suppress(OSError):  # it went with the directory
+            self._journal.close()
+        self._told()
 
     # --- in ------------------------------------------------------------------------------------------------
 
@@ -125,6 +136,9 @@ class Store(StoreQueries):
     def append(self, records: Iterable[Record]) -> int:
         """As AnyStore.append."""
         with self._appending:  # what is loaded is what was journaled here
+            if not self._file.closed and not self._file.is_in_its_place:  # nor is the journal then
+                with self._file.lock:
+                    self._file.for_writing()
             self.journal(records)
             return self.load()
 

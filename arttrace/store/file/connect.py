@@ -118,6 +118,7 @@ def _confined(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.DuckD
         allowed = [name_of(f"{one}{ending}") for one in (path, copy_beside(path)) for ending in FILES]
         connection.execute("SET allowed_paths = ?", [allowed])
         connection.execute("SET enable_external_access = false")
+        connection.execute("PRAGMA disable_checkpoint_on_shutdown")  # see close_whole
         connection.execute("SET lock_configuration = true")
     return connection
 

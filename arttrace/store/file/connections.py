@@ -9,18 +9,19 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
 
 from arttrace.store.file.cancellation import stoppable
 from arttrace.store.file.connect import connect, connect_while_opening
-from arttrace.store.file.duckdb_file import opening, replace
+from arttrace.store.file.duckdb_file import close_whole, identity, opening, replace
 from arttrace.store.file.failures import cannot_be, is_damage
 from arttrace.store.ingest.writer import Writer
 from arttrace.store.transactions import ctrl_c_as_usual
 from arttrace.system.errors import StoreError, StoreFull, StoreInUse
+from arttrace.system.private_files import make_directory
 
 _log = logging.getLogger("arttrace")
 
@@ -30,7 +31,9 @@ _READERS_END_S = 30.0
 class SharedFile:
     """An open file. Hold `lock` for everything but `reading`; what waits here lets go of it meanwhile. `taken_in` is
     for whoever writes: 0 again whenever the file is opened anew. `changes` is another number after each change of the
-    records. `one_rewrite` is held, and taken before `lock`, by who writes the file anew beside it."""
+    records. `one_rewrite` is held, and taken before `lock`, by who writes the file anew beside it. Where somebody
+    removed the file, the one that is in its place, or a new one, is opened, and `made_again` is called: what went into
+    the removed one would be lost."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,13 +44,14 @@ class SharedFile:
         self.invalidated = False
         self.taken_in = 0
         self.changes = 0
+        self.made_again: Callable[[], object] = lambda: None
         self._opener = os.getpid()
         self._last_close: weakref.finalize[..., SharedFile] | None = None
         connection = connect(path)
         try:
             self._use(connection)
         except duckdb.Error as error:
-            _close(path, connection, self.lock, self._opener)
+            _close(path, connection, self.lock, self._opener, identity(path))
             raise cannot_be("opened", path, error) from error
         self._changed = threading.Condition(self.lock)
         self._rewriting = False
@@ -64,8 +68,11 @@ class SharedFile:
         if self._last_close is not None:
             self._last_close.detach()
         self.connection, self.writer = connection, Writer(connection)
+        self._identity = identity(self.path)
         # A program that never closes the store has it closed like this too, at the latest as its interpreter ends.
-        self._last_close = weakref.finalize(self, _close, self.path, connection, self.lock, self._opener)
+        self._last_close = weakref.finalize(
+            self, _close, self.path, connection, self.lock, self._opener, self._identity
+        )
 
     def close(self) -> None:
         """Closes the file, for good, once those who read it have their answer: DuckDB closes no connection in use."""
@@ -74,11 +81,17 @@ class SharedFile:
         if self._last_close is not None:
             self._last_close()
 
+    @property
+    def is_in_its_place(self) -> bool:
+        """Whether the file that is open is the one that has its name."""
+        return self._identity is not None and self._identity == identity(self.path)
+
     def opened(self) -> duckdb.DuckDBPyConnection:
-        """The connection, a new one after an error that invalidated the last. Raises StoreError when there can be none,
-        or after `close`."""
+        """The connection, a new one after an error that invalidated the last, or when the file was removed. Raises
+        StoreError when there can be none, or after `close`."""
         self._refuse_when_closed()
-        if self.invalidated:
+        removed = not self.is_in_its_place
+        if self.invalidated or removed:
             try:
                 self.reopen()
             except (duckdb.Error, OSError) as error:
@@ -87,11 +100,14 @@ class SharedFile:
                     f"the store {self.path} could not be opened again: {error}",
                     "Free disk space. Nothing is lost, and the next use tries again.",
                 ) from error
+        if removed:
+            _log.warning("the store %s was removed: the one that is there now is used", self.path)
+            self.made_again()
         return self.connection
 
     def for_writing(self) -> duckdb.DuckDBPyConnection:
         """`opened`, when no rewrite waits for its readers: what is written then would go with the old file."""
-        while self._rewriting or self.invalidated:  # opening anew may wait too
+        while self._rewriting or self.invalidated or not self.is_in_its_place:  # opening anew may wait too
             self._changed.wait_for(lambda: not self._rewriting)
             self.opened()
         return self.opened()
@@ -171,9 +187,10 @@ class SharedFile:
             self._changed.notify_all()
 
     def _open_anew(self, replace_by: Path | None) -> None:
-        self.invalidated = True
+        make_directory(self.path.parent)
         with opening(self.path):
-            self.connection.close()
+            self.invalidated = True
+            close_whole(self.connection, self.path, self._identity)
             try:
                 if replace_by is not None:
                     replace(self.path, replace_by)
@@ -193,7 +210,13 @@ class SharedFile:
             raise StoreError(f"the store {self.path} was closed", "Open it again to go on.")
 
 
-def _close(path: Path, connection: duckdb.DuckDBPyConnection, lock: threading.RLock, opener: int) -> None:
+def _close(
+    path: Path,
+    connection: duckdb.DuckDBPyConnection,
+    lock: threading.RLock,
+    opener: int,
+    opened: tuple[int, int] | None,
+) -> None:
     """Closes the file while nobody opens it: DuckDB reads a file's headers before it locks the file, so that another
     would go on from the old ones, and what was stored since would be lost. A process that was forked from the one that
     opened it leaves it open: DuckDB's threads are not in it, and it would write into the other's file."""
@@ -209,4 +232,4 @@ def _close(path: Path, connection: duckdb.DuckDBPyConnection, lock: threading.RL
                 alone.enter_context(opening(path))
         finally:
             with alone:
-                connection.close()
+                close_whole(connection, path, opened)

@@ -46,6 +46,24 @@ def opening(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and number of a file, which stay while a process has it open; None where there is none of that name."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def close_whole(connection: duckdb.DuckDBPyConnection, path: Path, opened: tuple[int, int] | None) -> None:
+    """Closes a store, its log taken into the file, if that is still the one of the identity `opened`. Of a store that
+    was removed DuckDB would remove the log of the one that is in its place, with all that is in it."""
+    if opened is not None and identity(path) == opened:
+        with contextlib.suppress(duckdb.Error):  # as where the disk is full: whoever opens it next reads the log
+            connection.execute("CHECKPOINT")
+    connection.close()
+
+
 def copy_beside(path: Path) -> Path:
     """Where a store is written anew before it takes the place of the other."""
     return path.with_name(path.name + ".new")

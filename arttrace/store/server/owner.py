@@ -89,6 +89,7 @@ def answering(store: Store, token: str | None = None, *, metrics: Callable[[], b
         while not server.started and thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)
         write_owner(store.data, owner)
+        store.when_made_again(lambda: write_owner(store.data, owner))
         yield
     finally:
         remove_owner(store.data, owner)
