@@ -24,6 +24,9 @@ from arttrace.trajectories.identity.refused_spans import Lacked, lacked
 from arttrace.trajectories.identity.reward_membership import by_trajectory
 from arttrace.trajectories.identity.stand_ins import apart
 
+_STOPPED = ("cancelled", "closed")
+"""How an agent ends that is not waited for any longer."""
+
 
 def build_trajectories(
     spans: Iterable[SpanRow],
@@ -115,6 +118,7 @@ def _build(
                     *problems,
                     *tree.problems,
                     *_in_progress(spans, tree.tops),
+                    *_interrupted(spans, tree.tops),
                     *_missing_spans(spans),
                     *unanswered(read.values()),
                 )
@@ -191,7 +195,7 @@ def _kind(span: SpanRow, tops: Collection[SpanRow]) -> str:
 
 
 def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
-    """Reasons found on the entries themselves: more spans ended than arrived, or the run was interrupted.
+    """Reasons found on the entries themselves: more spans ended than arrived.
 
     Every process that took part counts the spans it ended on its own uppermost one, wherever that stands in the tree.
     A count that cannot be read could have been of spans that are missing. Where such a one names no trajectory, as in
@@ -214,12 +218,22 @@ def _missing_spans(spans: Mapping[SpanKey, SpanRow]) -> list[str]:
             else:
                 expected += count + 1
                 are_named = are_named and semconv.TRAJECTORY_ID in span.attributes
-        if semconv.INTERRUPTED in span.attributes and operation(span) == semconv.OPERATION_INVOKE_AGENT:
-            problems.append(f"interrupted: {as_text(span.attributes[semconv.INTERRUPTED])}")
     seen = len([1 for span in spans.values() if not are_named or semconv.TRAJECTORY_ID in span.attributes])
     if expected > seen:
         problems.append(f"{expected - seen} of {expected} spans missing")
     return list(dict.fromkeys(problems))
+
+
+def _interrupted(spans: Mapping[SpanKey, SpanRow], tops: Collection[SpanRow]) -> list[str]:
+    """Why the run, or the record of an agent in it, broke off. A sub-agent that was stopped while the run went on, as
+    the slower of two is, is a part of what the run did."""
+    return [
+        f"interrupted: {as_text(span.attributes[semconv.INTERRUPTED])}"
+        for span in spans.values()
+        if semconv.INTERRUPTED in span.attributes
+        and operation(span) == semconv.OPERATION_INVOKE_AGENT
+        and (span.attributes[semconv.INTERRUPTED] not in _STOPPED or span in tops)
+    ]
 
 
 def _resource_name(spans: Mapping[SpanKey, SpanRow]) -> str:

@@ -88,6 +88,28 @@ def test_a_call_that_trio_cancels(model: str, stream: bool, model_server: ModelS
     assert why_incomplete(ended) == {"interrupted: cancelled"}
 
 
+async def test_a_run_that_stops_the_slower_of_two_agents_is_complete(model_server: ModelServer, spans: Spans) -> None:
+    asked = [{"role": "user", "content": "hi"}]
+
+    @arttrace.agent
+    async def one_of_two(client: Any, model: str) -> None:
+        await client.chat.completions.create(model=model, messages=asked)
+
+    @arttrace.trajectory
+    async def run(client: Any) -> None:
+        slow = asyncio.create_task(one_of_two(client, "hang"))
+        await asyncio.to_thread(model_server.holding.wait, 60)
+        await one_of_two(client, "m")
+        slow.cancel()
+        await asyncio.wait([slow])
+
+    async with openai.AsyncOpenAI(base_url=model_server.url, api_key="sk-test-0123456789", max_retries=0) as client:
+        await run(client)
+    ended = spans()
+    assert why_incomplete(ended) == {""}
+    assert [span.attributes.get(semconv.INTERRUPTED) for span in ended] == [None, None, "cancelled", "cancelled", None]
+
+
 def test_a_run_that_trio_cancels_outside_any_call(spans: Spans) -> None:
     trio = pytest.importorskip("trio")
 

@@ -345,6 +345,14 @@ def test_an_interrupted_run_is_incomplete_and_a_failed_one_is_not() -> None:
     assert (built([failed]).incomplete, built([failed]).error) == ("", "ValueError: no")
 
 
+@pytest.mark.parametrize(("how", "reason"), [("cancelled", ""), ("closed", ""), ("1 line missing", "1 line missing")])
+def test_a_sub_agent_that_the_run_has_stopped_leaves_nothing_out(how: str, reason: str) -> None:
+    """The slower of two, or one that took too long: what the agent does is not over. Any other reason counts."""
+    run = Run()
+    run.agent("slow", at=1, until=2, INTERRUPTED=how)
+    assert built(run.end()).incomplete == (reason and f"interrupted: {reason}")
+
+
 def test_of_two_spans_with_one_id_the_longer_wins_in_any_order() -> None:
     spans = research_run()
     shorter = msgspec.structs.replace(spans[0], attributes={})

@@ -45,7 +45,7 @@ class TrajectorySummary(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
 
 
-_READING = 27
+_READING = 28
 """Incremented when the same spans are read in another way, or summaries are stored in another form."""
 
 _fields = " ".join((str(_READING), *TrajectorySummary.__struct_fields__))
