@@ -44,6 +44,14 @@ def test_versions_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert facets(summaries)["policy"] == ["p", "p@2", "p@9", "p@10"]
 
 
+def test_a_blank_tag_is_in_no_menu_and_no_row(tmp_path: Path) -> None:
+    with Store.open(DataDir(tmp_path), create=True) as store:
+        store.append(Run("r").end(at=10, TAGS=["", " ", "beta"]))
+        summaries = store.summaries()
+    assert facets(summaries)["tag"] == ["beta"]
+    assert run_row(summaries[0]).tags == ("beta",)
+
+
 def test_of_a_filter_that_is_given_twice_the_page_shows_the_one_that_counts() -> None:
     query = parse_query([("entry", "a"), ("entry", "b")])
     assert query.wanted.entry == query.value("entry") == "b"

@@ -206,7 +206,7 @@ def run_row(run: TrajectorySummary) -> RunRow:
         answered=run.output_tokens,
         policies=tuple(sorted(run.policy_versions, key=version_order)),
         reward=trajectory_reward(run),
-        tags=run.tags,
+        tags=_shown(run.tags),
         cursor=f"{run.start_ns}.{run.id}",
     )
 
@@ -228,7 +228,7 @@ def facets(runs: Iterable[TrajectorySummary]) -> Mapping[str, list[str]]:
     policies: Counter[str] = Counter()
     for run in runs:
         entries[entry_name(run.entry)] += 1
-        tags.update(run.tags)
+        tags.update(_shown(run.tags))
         policies.update({version.rpartition("@")[0] for version in run.policy_versions})
         policies.update(run.policy_versions)
     most = 60
@@ -237,6 +237,11 @@ def facets(runs: Iterable[TrajectorySummary]) -> Mapping[str, list[str]]:
         "tag": [name for name, _ in tags.most_common(most)],
         "policy": sorted((name for name, _ in policies.most_common(most) if name), key=version_order),
     }
+
+
+def _shown(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that a page can show: in a menu a blank one would stand for having chosen one."""
+    return tuple(tag for tag in tags if tag.strip())
 
 
 def _has_text(run: TrajectorySummary, ids: set[str]) -> bool:
