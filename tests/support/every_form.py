@@ -140,6 +140,21 @@ ITEMS: dict[str, tuple[dict[str, Any], ...]] = {
             },
         },
     ),
+    "inspect samples": (
+        {
+            "id": 1, "epoch": 1, "uuid": "u", "input": "2 + 2?", "target": "4", "messages": [ASKED, ANSWER],
+            "output": {"model": "m", "choices": [{"message": ANSWER, "stop_reason": "stop"}]},
+            "scores": {"match": {"value": "C", "answer": "4"}}, "events": [
+                {
+                    "event": "model", "timestamp": _BEGAN, "completed": _ENDED, "model": "openai/m", "input": [ASKED],
+                    "tools": [], "config": {"temperature": 0.5}, "output": {
+                        "model": "m", "choices": [{"message": ANSWER, "stop_reason": "stop"}],
+                        "usage": {"input_tokens": 9, "output_tokens": 3},
+                    },
+                },
+            ],
+        },
+    ),
     "nemo gym rollouts": (
         {
             "responses_create_params": {"input": [ASKED]}, "reward": 1.0, "_ng_task_index": 0,

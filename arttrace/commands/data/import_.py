@@ -46,7 +46,8 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       exports of Langfuse (traces with observations and scores, or observations), LangSmith (runs),
         Braintrust (spans), W&B Weave (calls) and Phoenix (spans), with feedback, scores and annotations as rewards
       trajectories of ART (groups as JSON, logs as Parquet), ATIF (Harbor), SWE-agent and mini-swe-agent
-      results of verifiers, prime-rl, OpenAI's Evals, episodes of rLLM, rollouts of NeMo Gym, verl and Agent Lightning
+      results of verifiers, prime-rl, OpenAI's Evals, logs of Inspect AI, episodes of rLLM, rollouts of
+        NeMo Gym, verl and Agent Lightning
       sessions of Claude Code and of the Codex CLI
       chat completions that OpenAI stored, with what was asked under "messages"; batch results with requests
       conversations: OpenAI's or Anthropic's messages under "messages" (or "traj"), with "reward" and "task_id"

@@ -30,7 +30,7 @@ _HEAD = 4096
 _NO_JSON = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _HEADER_OF_CSV = re.compile(rb"""("?)[\w.]+\1(?:,("?)[\w.][\w. -]*\2){2,}\r?\n""")
 _NOT_READ = {
-    b"PK\x03\x04": "it is a zip archive: unpack it first (`unzip`)",
+    b"PK\x03\x04": "it is a zip archive: unpack it first (`unzip`; a log of Inspect AI: `inspect log dump`)",
     b"\xff\xfe": "it is text in UTF-16: write it as UTF-8 first",
     b"\xfe\xff": "it is text in UTF-16: write it as UTF-8 first",
 }

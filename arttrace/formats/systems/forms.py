@@ -10,6 +10,7 @@ from arttrace.formats.left_out import Read
 from arttrace.formats.systems import art, atif
 from arttrace.formats.systems.rollouts import (
     agent_lightning,
+    inspect_logs,
     nemo_gym,
     openai_evals,
     rllm,
@@ -47,6 +48,7 @@ FORMS: tuple[ItemForm, ...] = (
     agent_lightning,
     nemo_gym,
     openai_evals,
+    inspect_logs,
     verifiers,
     verifiers_traces,
     tau2,
