@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from simulated_agent import T0, Run, message
 from viewer_site import KEY, Viewer, serve_viewer
 
+from arttrace.records.reward import Reward
 from arttrace.store import Store
 from arttrace.system.paths import DataDir
 from arttrace.views.web.guard import login_link
@@ -96,4 +97,15 @@ def test_what_comes_again_is_bounded(browser: Browser, viewer: Viewer, monkeypat
     expect(page.locator("#newest tr[id]")).to_have_count(PAGE + 10)
     page.goto(f"{viewer.url}/runs?upto={T0 + 10**18}.gone")
     expect(page.locator("#newest tr[id]")).to_have_count(PAGE)
+    page.context.close()
+
+
+def test_further_rows_leave_too_when_the_list_ends_before_them(browser: Browser, viewer: Viewer) -> None:
+    page = listed(browser, viewer)
+    page.goto(f"{viewer.url}/runs?reward=none")
+    page.locator("tr.more").scroll_into_view_if_needed()
+    expect(page.locator("#newest tr[id]")).to_have_count(2 * PAGE)
+    viewer.store.append([Reward(f"r{number}", f"run-{number:03}", 1.0) for number in range(RUNS - 20)])
+    expect(page.locator("#newest tr[id]")).to_have_count(20)
+    expect(page.locator("tr.more")).to_have_count(0)
     page.context.close()

@@ -92,7 +92,8 @@ class RunRow(msgspec.Struct, frozen=True):
 
 class RunList(msgspec.Struct, frozen=True):
     """A page of the list. `counts` are runs by status among those that match all other filters; `following` is the
-    cursor of the next page, "" at the end; `unread` how many runs are being read, and in none of these numbers."""
+    cursor of the next page, "" at the end; `ended` whether none comes behind these rows; `unread` how many runs are
+    being read, and in none of these numbers."""
 
     rows: tuple[RunRow, ...]
     total: int
@@ -101,6 +102,7 @@ class RunList(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     chips: tuple[Chip, ...]
     following: str
+    ended: bool
     unread: int = 0
 
 
@@ -178,6 +180,7 @@ def run_list(
             Chip(_LABELS.get(name, name), value, query.address(without=(name, value))) for name, value in query.given
         ),
         following=rows[-1].cursor if more else "",
+        ended=len(shown) == len(following),
         unread=unread,
     )
 

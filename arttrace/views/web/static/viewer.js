@@ -206,7 +206,7 @@
     if (!body) { location.reload(); return; }
     const fresh = [...found.querySelector("template").content.querySelectorAll("tr[id]")];
     merge(body, fresh);
-    leave(body, new Set(fresh.map((row) => row.id)));
+    leave(body, new Set(fresh.map((row) => row.id)), "ended" in counts.dataset);
     showAges(body);
   }
   function keepFocus(old, change, fresh = old) {  // on what stands in the same place afterwards
@@ -214,11 +214,12 @@
     change(old);
     if (at >= 0) all("a, button", fresh)[at]?.focus({ preventScroll: true });
   }
-  function leave(body, ids) {  // rows that do not match any more; those beyond `upto` were not asked for
+  function leave(body, ids, ended) {  // rows that do not match any more; those beyond `upto` were not asked for
     const last = live.dataset.upto ? BigInt(live.dataset.upto.split(".")[0]) : -1n;
     for (const row of all("tr[id]", body)) {
-      if (!ids.has(row.id) && BigInt(row.dataset.began) > last) row.remove();
+      if (!ids.has(row.id) && (ended || BigInt(row.dataset.began) > last)) row.remove();
     }
+    if (ended) body.querySelector(".more")?.remove();
   }
   function merge(body, fresh) {
     let before = body.firstElementChild;
