@@ -63,8 +63,9 @@ def rewards_on_one_scale(runs: Iterable[AnyRewarded]) -> tuple[list[Compared[Any
     """Of one group, the runs whose rewards can be compared, each part by itself, and how many others have a reward.
 
     A reward with a judge's score in it is on another scale than one from code alone: the larger part of the group
-    counts, and of two equal parts the judged one. A judge scores runs against each other: what it said of some at one
-    time is another scale than what was said of others at another time, or by another judge or rubric.
+    counts, without scores that stand alone in their judgement, and of two equal parts the judged one. A judge scores
+    runs against each other: what it said of some at one time is another scale than what was said of others at another
+    time, or by another judge or rubric.
     """
     on_scale: dict[str, Compared[AnyRewarded]] = {}
     for run in runs:
@@ -88,11 +89,13 @@ def scale_of(run: Rewarded) -> str:
 
 def scales_that_count(counts: Mapping[str, int]) -> set[str]:
     """Of a group with so many rewards on each scale, those on which some are compared; of those on which one run stands
-    alone the last, where there is no other."""
-    judged = {scale: count for scale, count in counts.items() if scale != BY_CODE}
-    if sum(judged.values()) < counts.get(BY_CODE, 0):
+    alone the last, a judged one before code's, where there is no other."""
+    several = {scale: count for scale, count in counts.items() if count > 1}
+    judged = {scale: count for scale, count in several.items() if scale != BY_CODE}
+    if sum(judged.values()) < several.get(BY_CODE, 0):
         return {BY_CODE}
-    return {scale for scale, count in judged.items() if count > 1} or set(list(judged)[-1:])
+    last = [scale for scale in counts if scale != BY_CODE][-1:]
+    return set(judged or last or counts)
 
 
 def is_too_large(trajectory: Rewarded) -> bool:

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from arttrace.records.group import Group
-from arttrace.records.reward import Reward
+from arttrace.records.reward import JUDGE, Reward
+from arttrace.records.sequence import NotTrained
 from arttrace.records.trajectory import Trajectory
 from arttrace.rewards.selection import good_runs, preferences
 
@@ -35,3 +36,15 @@ def test_runs_by_which_nothing_is_trained_are_neither_good_ones_nor_in_pairs(tag
     assert [(better.id, worse.id) for better, worse in preferences([found]).pairs] == [("t2", "t1")]
     for left_out in (good_runs([found], min_reward=0.0).left_out, preferences([found]).left_out):
         assert left_out == {why: 1}
+
+
+def test_runs_that_a_judge_scored_one_at_a_time_do_not_keep_those_by_code_from_being_compared() -> None:
+    by_code = group(1.0, 0.0)
+    apart = [
+        Trajectory(f"j{at}", "r", rewards=(Reward(f"s{at}", f"j{at}", 0.5, source=JUDGE, judgement_id=f"of {at}"),))
+        for at in range(2)
+    ]
+    mixed = replace(by_code, trajectories=(*by_code.trajectories, *apart))
+    [(better, worse)] = preferences([mixed]).pairs
+    assert (better.id, worse.id) == tuple(one.id for one in by_code.trajectories)
+    assert preferences([mixed]).left_out[NotTrained.REWARDED_OTHERWISE] == 2
