@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 import click
@@ -98,12 +99,12 @@ _SETTING: Final = re.compile(r"\+{0,2}(\w+(?:\.\w+)*)=.*", re.DOTALL)
 """How Hydra and chz take a setting, with the sections that it is in."""
 
 
-def here(given: str) -> str | None:
+def here(given: str, own: Collection[str] = ()) -> str | None:
     """What an option (`--beta`, `--trainer.optim.lr`) or a setting (`algorithm.kl_loss_coef=0.1`) of another trainer
-    is called here; None for one that is not known."""
+    is called here, of which `own` are the options; None for one that is not known."""
     written = _SETTING.fullmatch(given)
-    name = written[1] if written else given.lstrip("-")
-    return OPTIONS.get(name.rpartition(".")[2].replace("_", "-"))
+    name = (written[1] if written else given.lstrip("-")).rpartition(".")[2].replace("_", "-")
+    return OPTIONS.get(name) or (f"--{name}" if f"--{name}" in own else None)
 
 
 class TrainCommand(LoggingCommand):
@@ -112,14 +113,15 @@ class TrainCommand(LoggingCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does. Raises click.UsageError for an option that there is not, and for an argument."""
         given = list(args)
+        own = {option for parameter in self.params for option in parameter.opts}
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if (ours := here(error.option_name)) is None:
+            if (ours := here(error.option_name, own)) is None:
                 raise
             raise click.UsageError(f"No such option {error.option_name!r}; here it is {ours}", ctx) from error
         except click.UsageError as error:
-            known = [(one, ours) for one in given if _SETTING.fullmatch(one) and (ours := here(one))]
+            known = [(one, ours) for one in given if _SETTING.fullmatch(one) and (ours := here(one, own))]
             if not known or "unexpected extra argument" not in error.message:
                 raise
             said = "; ".join(f"{one} is {ours}" for one, ours in known)

@@ -31,6 +31,7 @@ def test_a_setting_of_a_section_is_answered_as_the_option_is() -> None:
     assert "'--trainer.optim.lr'; here it is --learning-rate" in said("--trainer.optim.lr", "1e-5")
     found = said("trainer.algorithm.eps_clip_low=0.1", "+data.unknown=2", "trainer.algorithm.advantage_estimator=rloo")
     assert "eps_clip_low=0.1 is --epsilon-low; trainer.algorithm.advantage_estimator=rloo is --advantages" in found
+    assert "actor.model.lora_rank=8 is --lora-rank" in said("actor.model.lora_rank=8")
     assert "Got unexpected extra argument (data.unknown=2)" in said("data.unknown=2")
 
 
