@@ -3,14 +3,17 @@ this machine trusts."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
+import openai
 import pytest
 from otlp_receiver import receiving
 from own_certificate import own_certificate
 
 from arttrace.commands.recorded_program import PolicyGateway
+from arttrace.loop.processes.openai_client import client_of, trusted
 from arttrace.store import open_store
 from arttrace.store.access.client import OwnerClient, OwnerGone
 from arttrace.system.errors import ServingError, StoreError
@@ -57,3 +60,25 @@ def test_an_authority_of_ones_own_is_trusted_where_the_machine_does(
         problem = PolicyGateway("policy", server.url, None).problem()
     assert problem is not None
     assert problem.answers
+
+
+def test_the_client_that_a_model_hands_out_trusts_the_machines_store_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop's steps went to a server behind a company's proxy, and its rollouts failed there."""
+    certificate, key = own_certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(
+        ssl.SSLContext, "load_default_certs", lambda self, purpose=None: self.load_verify_locations(certificate)
+    )
+    trusted.cache_clear()
+    try:
+        with receiving(tls=tls) as server:
+            client = client_of(f"{server.url}/v1", "k").with_options(max_retries=0)
+            with pytest.raises(openai.APIStatusError):
+                asyncio.run(client.chat.completions.create(model="m", messages=[]))
+    finally:
+        trusted.cache_clear()

@@ -18,10 +18,13 @@ def client_of(base_url: str | None, key: str | None) -> Any:
     """
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-    return AsyncOpenAI(base_url=base_url, api_key=key, http_client=DefaultAsyncHttpxClient(verify=_trusted()))
+    return AsyncOpenAI(base_url=base_url, api_key=key, http_client=DefaultAsyncHttpxClient(verify=trusted()))
 
 
 @functools.cache
-def _trusted() -> ssl.SSLContext:
-    """Whom clients trust, read once: it takes twenty milliseconds, and each rollout may have a client of its own."""
-    return httpx.create_ssl_context()
+def trusted() -> ssl.SSLContext:
+    """Whom clients trust, read once: it takes twenty milliseconds, and each rollout may have a client of its own. Whom
+    httpx does, as the model may be a provider's, and this machine, as what trains by the same server (`verified`)."""
+    context = httpx.create_ssl_context()
+    context.load_default_certs()
+    return context
