@@ -63,10 +63,17 @@ def test_calls_of_scorers_are_none_of_the_run() -> None:
 def test_what_stands_elsewhere_in_the_log_is_put_in_its_place_and_what_is_nowhere_is_said() -> None:
     long = {"role": "user", "content": "attachment://h"}
     pooled = event(input_refs=[[0, 1], [1, 2]], **{"input": []})
-    data = {"events_data": {"messages": [{"role": "system", "content": "Be brief."}, long]}, "events": [pooled]}
+    data: dict[str, Any] = {
+        "events_data": {"messages": [{"role": "system", "content": "Be brief."}, long]},
+        "events": [pooled],
+    }
     _, [run] = read(lines({**SAMPLE, **data, "attachments": {"h": "2 + 2, please?"}}))
     assert [one.text for one in run.calls[0].call.messages] == ["Be brief.", "2 + 2, please?"]
     assert run.incomplete == ""
+    before = {"message_pool": data["events_data"]["messages"], "events": [pooled]}
+    _, [run] = read(lines({**SAMPLE, **before, "attachments": {"h": "2 + 2, please?"}}))
+    assert ([one.text for one in run.calls[0].call.messages][1], run.incomplete) == ("2 + 2, please?", "")
+    assert "message_pool" not in run.metadata
     _, [run] = read(lines({**SAMPLE, **data}))
     assert "1 text of the log missing" in str(run.incomplete)
     _, [run] = read(lines({**SAMPLE, "events": [event(input_refs=[[0, 7]])]}))

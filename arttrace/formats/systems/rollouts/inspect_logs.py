@@ -1,7 +1,7 @@
 """Logs of Inspect AI: samples of an evaluation, each with the events of its model calls and its scores. Pure.
 
 A log in JSON holds all samples; an unpacked `.eval` has one to a file, without the evaluation's name. Each sample is a
-run. Events name what is long by a hash (`attachment://`, `tc://` before), and since 2026 messages by their places in a
+run. Events name what is long by a hash (`attachment://`, `tc://` before), and since 2025 messages by their places in a
 pool. Calls within a scorer's span are the scorer's, not the run's. Samples of one id, input and target are a group,
 in whichever logs. Source: inspect_ai, log/_log.py, log/_condense.py, event/_model.py and scorer/_metric.py.
 """
@@ -30,7 +30,8 @@ KIND = "inspect samples"
 _SAMPLE = ("id", "epoch", "input", "target", "messages")
 _READ = frozenset(
     {
-        "input", "messages", "output", "events", "transcript", "attachments", "events_data", "timelines", "store",
+        "input", "messages", "output", "events", "transcript", "attachments", "events_data", "message_pool",
+        "call_pool", "timelines", "store",
         "error_retries", "error", "model_usage", "role_usage", "uuid", "score", "scores",
     }
 )  # fmt: skip
@@ -74,7 +75,8 @@ class _Sample:
         self._texts = json_object(item.get("attachments") or before.get("content"))
         self._missing = 0
         self._results = set[tuple[str, ...]]()
-        self._pool = [self._message(one) for one in json_objects(json_object(item.get("events_data")).get("messages"))]
+        pool = json_object(item.get("events_data")).get("messages") or item.get("message_pool")  # the latter in 2025
+        self._pool = [self._message(one) for one in json_objects(pool)]
         uuid, ran = item.get("uuid"), evaluation.get("run_id")
         own = uuid if isinstance(uuid, str) else [ran, evaluation.get("task_id"), item["id"], item["epoch"]]
         task = evaluation.get("task")
