@@ -121,6 +121,25 @@ def test_twin_sub_agents_stay_apart_under_their_planner(
     assert tree(trajectory) == [2, 2, 2]
 
 
+async def test_a_call_that_the_agent_gives_a_time_limit_is_its_own(server: ChatServer, spans: Spans) -> None:
+    """Python 3.11's `wait_for` makes a task of it: each was a sub-agent's. Two side by side are apart by any."""
+
+    async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-test-0123456789") as client:
+
+        async def ask(text: str) -> None:
+            await asyncio.wait_for(async_say(client, [{"role": "user", "content": text}]), 60)
+
+        @arttrace.trajectory
+        async def agent() -> None:
+            await ask("one")
+            await ask("two")
+            await asyncio.gather(ask("three"), ask("four"))
+
+        await agent()
+    (trajectory,) = build_trajectories(spans())
+    assert tree(trajectory) == [2, 1, 1]
+
+
 @pytest.mark.parametrize("name", ["start_new_thread", "start_new"])
 @pytest.mark.parametrize("named", [{}, {"text": "hi"}])
 def test_a_thread_below_the_threading_module_is_a_part_of_the_run(

@@ -71,6 +71,19 @@ class Execution(msgspec.Struct, frozen=True, eq=False):
         """The same flow, which goes on in the task `owner`, or the current task or thread, and waits where it was."""
         return msgspec.structs.replace(self, owner=weakref.ref(owner or _owner()), forks=_forks)
 
+    @property
+    def is_waiting_here(self) -> bool:
+        """Whether its task does nothing but wait for the current one: in Python 3.11 `asyncio.wait_for` makes a task of
+        the coroutine that it waits for, later ones wait where they are."""
+        waiter, task = getattr(self.owner(), "_fut_waiter", None), _owner()
+        if sys.version_info >= (3, 12) or waiter is None or self.forks != _forks:
+            return False
+        release: Any = sys.modules["asyncio.tasks"]._release_waiter
+        return any(
+            getattr(ended, "func", None) is release and ended.args == (waiter,)
+            for ended, _ in getattr(task, "_callbacks", None) or ()
+        )
+
     @classmethod
     def start(cls, parent: Execution | None, owner: Any = None) -> Execution:
         """A new execution of `owner`, which is the current task or thread by default."""

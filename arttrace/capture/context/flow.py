@@ -235,7 +235,8 @@ def claim_execution(base: Execution | None = None) -> Execution:
     inherited = flow.execution or base
     execution = inherited
     if inherited is None or not inherited.is_current:
-        execution = Execution.start(inherited)
+        waits = inherited is not None and inherited.is_waiting_here
+        execution = inherited.going_on() if inherited is not None and waits else Execution.start(inherited)
     assert execution is not None
     if execution is not flow.execution:
         _flow.set(replace(flow, execution=execution))
