@@ -134,6 +134,16 @@ def test_a_file_that_is_not_there_imports_nothing_and_makes_no_store(
     assert not (tmp_path / "d").exists()
 
 
+def test_a_directory_is_not_imported_and_it_is_said_how_its_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exports = tmp_path / "my exports"
+    exports.mkdir()
+    said = said_by(monkeypatch, capsys, "import", "--dir", str(tmp_path / "d"), str(exports))
+    assert f"error: {exports} is a directory\nName its files: arttrace import '{exports}'/*" in said
+    assert not (tmp_path / "d").exists()
+
+
 def test_a_pipe_is_not_imported_and_makes_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -33,7 +34,7 @@ _FORMS = "`arttrace import --help` lists the known forms."
 
 
 @click.command("import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="Name of the source of conversations.  [default: the file's name]")
 @json_option
 @store_option
@@ -67,6 +68,9 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
         if not os.access(file, os.R_OK):
             with _read(file):
                 file.open("rb").close()
+        if file.is_dir():
+            named = well_formed(str(file))
+            raise ArttraceError(f"{named} is a directory", f"Name its files: arttrace import {shlex.quote(named)}/*")
         if not file.is_file():
             raise ArttraceError(f"{file} is a pipe or a device, and is read twice", "Write it to a file first.")
     done: list[dict[str, Any]] = []
