@@ -22,6 +22,8 @@ _ANOTHER = "Name another directory"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ckpt", ".index.json")
 _CONFIG = "config.json"
 _ABOUT_THE_BASE = ("readme.md",)
+_TEMPLATES = "additional_chat_templates"
+"""The folder of a tokenizer's chat templates beside the first, as one for tools."""
 
 
 def export_adapter(source: Path, directory: Path) -> None:
@@ -60,6 +62,8 @@ def export_merged(source: Path, base_model: Path, directory: Path) -> None:
         for path in base_model.iterdir():
             if _beside_weights(path):
                 shutil.copy2(path, target / path.name)
+        if (base_model / _TEMPLATES).is_dir():
+            shutil.copytree(base_model / _TEMPLATES, target / _TEMPLATES, dirs_exist_ok=True)
 
 
 def _beside_weights(path: Path) -> bool:

@@ -12,6 +12,7 @@ from peft import LoraConfig, get_peft_model
 from small_disk import only_root, small_disk
 from tiny_model import make_adapter, make_base_model
 from transformers import AutoModelForCausalLM
+from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
 from arttrace.commands import cli
 from arttrace.system.errors import ArttraceError, TrainingError
@@ -54,13 +55,16 @@ def test_a_merged_model_has_what_its_base_has_beside_the_weights(tmp_path: Path)
     for name in ("README.md", ".lock", "model.gguf", "pytorch_model.bin.index.json"):
         (base / name).write_text("of the base alone")
     (base / "tokenizer_files").mkdir()
+    (base / CHAT_TEMPLATE_DIR).mkdir()
+    (base / CHAT_TEMPLATE_DIR / "tool_use.jinja").write_text("{{ tools }}")
     make_adapter(base, tmp_path / "policy@1", seed=1)
     export_merged(tmp_path / "policy@1", base, tmp_path / "merged")
     own = {"config.json", "model.safetensors"}
     without = {"README.md", ".lock", "model.gguf", "pytorch_model.bin.index.json", "tokenizer_files"}
     there = {path.name for path in (tmp_path / "merged").iterdir()}
     assert there == {path.name for path in base.iterdir()} - without
-    for name in there - own:
+    assert (tmp_path / "merged" / CHAT_TEMPLATE_DIR / "tool_use.jinja").read_text() == "{{ tools }}"
+    for name in there - own - {CHAT_TEMPLATE_DIR}:
         assert (tmp_path / "merged" / name).read_bytes() == (base / name).read_bytes(), name
 
 
