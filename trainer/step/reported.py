@@ -1,6 +1,7 @@
 """Which versions were reported to each tracker. What a killed start had not reported, the next start reports, once.
 
-This is stored in a file of the policy's directory, which the daemon and all others share.
+This is stored in a file of the policy's directory, which the daemon and all others share. What a tracker
+may not have written yet counts as not reported there: a start that follows a kill reports it again.
 """
 
 from __future__ import annotations
@@ -32,17 +33,15 @@ class ReportedSteps:
         self._checkpoints = checkpoints
         self._store = store
         self._path = checkpoints.directory / _FILE
-        self._last = dict(earlier or {})
-        for name, step in _read(self._path).items():
-            self._last[name] = max(step, self._last.get(name, 0))
+        known = {**(earlier or {}), **_read(self._path)}
         newest = self._newest()  # less where versions were moved away: their numbers come again
-        self._last = {name: min(step, newest) for name, step in self._last.items()}
+        self._last = self._written = {name: min(step, newest) for name, step in known.items()}
 
     def begin(self, names: Sequence[str]) -> None:
         """Trackers that have had no report yet will get the versions after the newest."""
         newest = self._newest()
         if new := {name: newest for name in names if name not in self._last}:
-            self._keep(self._last | new)
+            self._keep(self._last | new, self._written | new)
 
     def is_due(self, names: Sequence[str]) -> bool:
         """Whether there are versions that have not been reported to one of these."""
@@ -68,11 +67,11 @@ class ReportedSteps:
             recorded = {done.step: done for done in self._store.policy_steps(self._checkpoints.policy)}
         return [recorded.get(step) or self._checkpoints.manifest(step) for step in steps]
 
-    def _keep(self, last: Mapping[str, int]) -> None:
-        self._last = dict(last)
+    def _keep(self, last: Mapping[str, int], written: Mapping[str, int]) -> None:
+        self._last, self._written = dict(last), dict(written)
         with contextlib.suppress(OSError):  # on a full disk the next start reports it again
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, msgspec.json.encode(self._last))
+            replace_file(self._path, msgspec.json.encode(self._written))
 
 
 class Reporting:

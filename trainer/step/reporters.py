@@ -1,13 +1,15 @@
 """Reporters: send every step to trackers, beside the store.
 
 If a tracker fails, that is reported once, and training continues. Every step is reported to each at least once, also
-those of a start that was killed before it could report.
+those of a start that was killed before it could report, or before the tracker wrote them.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from arttrace.records.policy import PolicyStep
@@ -18,6 +20,9 @@ from trainer.policies.checkpoints import Checkpoints
 from trainer.step.example import ExampleTable, example_of
 from trainer.step.trackers import MLflow, StepIsOver, TensorBoard, Tracker, Trackio, WandB
 
+Note = Callable[[dict[str, int], dict[str, int]], None]
+"""Called with the last step that each tracker was told, by name, and the last that it has written for certain."""
+
 
 class Reporters:
     """Several of them, by name."""
@@ -26,6 +31,9 @@ class Reporters:
         self._reporters = dict(reporters)
         self._say = say
         self._has_examples = True
+        self._told: dict[str, int] = {}
+        self._held: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+        self._note: Note = lambda told, written: None
 
     @classmethod
     def none(cls) -> Reporters:
@@ -43,11 +51,12 @@ class Reporters:
         reported: Mapping[str, int],
         checkpoints: Checkpoints,
         store: AnyStore | None = None,
-        note: Callable[[dict[str, int]], None] = lambda reported: None,
+        note: Note = lambda told, written: None,
     ) -> dict[str, int]:
         """Report to each the steps that it has not had yet; returns by name the last one reported, and calls `note`
-        after each. The `store` has the runs that the steps were trained on."""
-        reported_to = dict(reported)
+        after each, and once they are closed. The `store` has the runs that the steps were trained on."""
+        self._told = reported_to = dict(reported)
+        self._note = note
         examples: dict[int, ExampleTable | None] = {}
         for name in list(self._reporters):
             for done in steps:
@@ -60,7 +69,8 @@ class Reporters:
                 if not self._safely(name, "step", done, adapter, examples[done.step]):
                     break
                 reported_to[name] = done.step
-                note(reported_to)
+                self._hold(name, done.step)
+                note(reported_to, self._written())
         return reported_to
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
@@ -71,7 +81,22 @@ class Reporters:
     def close(self) -> None:
         """Have each write what it has buffered."""
         for name in list(self._reporters):
-            self._safely(name, "close")
+            if self._safely(name, "close") and name in self._held:
+                del self._held[name]
+                self._note(self._told, self._written())
+
+    def _written(self) -> dict[str, int]:
+        """By name the last step that a kill does not lose any more."""
+        held = {name: steps[0][0] for name, steps in self._held.items()}
+        return {name: held[name] - 1 if name in held else step for name, step in self._told.items()}
+
+    def _hold(self, name: str, step: int) -> None:
+        """Note that it was told, and forget those that are written by now."""
+        if seconds := self._reporters[name].held_s:
+            held, now = self._held[name], monotonic()
+            held.append((step, now))
+            while len(held) > 1 and held[1][1] <= now - seconds:
+                del held[0]
 
     def _example(self, store: AnyStore, done: PolicyStep) -> ExampleTable | None:
         try:

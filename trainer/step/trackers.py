@@ -48,7 +48,10 @@ class StepIsOver(Exception):
 
 
 class Tracker(Protocol):
-    """One place that numbers go to."""
+    """One place that numbers go to. A step is written `held_s` seconds after a later one was told, at the latest, or
+    when it is closed; a kill before that loses it. 0: it is written at once."""
+
+    held_s: float
 
     def step(self, done: PolicyStep, adapter: Path | None, example: ExampleTable | None) -> None:
         """The numbers of one version; `adapter` is its directory while it has weights. Raises StepIsOver as `log`."""
@@ -63,6 +66,8 @@ class Tracker(Protocol):
 
 class TensorBoard:
     """Event files under `folder`. It keeps no artifacts."""
+
+    held_s = 0.0
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         with signals_after_imports():
@@ -93,6 +98,8 @@ class TensorBoard:
 class WandB:
     """A run per policy, in the project WANDB_PROJECT or else `arttrace`; each version's adapter is a version of the
     artifact that has the run's id as its name."""
+
+    held_s = 30.0  # its service writes a step when the next one begins, every 15 s
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         # The service of a program that started this process outlives it, and would keep the run of one that was killed.
@@ -136,6 +143,8 @@ class Trackio:
     """A run per policy in the project `arttrace`, where trackio keeps its own; adapters as in W&B. It knows runs by
     their names alone, so that the run's id is its name."""
 
+    held_s = 0.0
+
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         with signals_after_imports():
             self._trackio: Any = import_module("trackio")
@@ -168,6 +177,8 @@ class Trackio:
 class MLflow:
     """A run per policy in the experiment `arttrace`, at MLFLOW_TRACKING_URI or else in `mlflow.db` and `mlflow` under
     `folder`; each version's adapter lies in the artifacts under `adapters/policy@N`."""
+
+    held_s = 0.0
 
     def __init__(self, folder: Path, policy: str, config: Mapping[str, Any]) -> None:
         # A server that is away costs each request these at most: as MLflow has them it would be minutes.

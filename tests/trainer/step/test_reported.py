@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from trainer.step.reported import Reporting
 class Told:
     """A tracker that keeps which versions it heard of, in `steps`, and further numbers of a step as less than 0."""
 
+    held_s = 0.0
+
     def __init__(self, steps: list[int]) -> None:
         self.steps = steps
 
@@ -34,6 +37,20 @@ class Told:
 
     def close(self) -> None:
         pass
+
+
+class Holding(Told):
+    """One that writes late, as W&B does: all that a test tells it is lost unless it is closed."""
+
+    held_s = 60.0
+
+    def __init__(self, steps: list[int]) -> None:
+        super().__init__([])
+        self.written = steps
+
+    def close(self) -> None:
+        self.written += self.steps
+        self.steps = []
 
 
 class Site:
@@ -108,3 +125,35 @@ def test_what_was_missed_is_reported_before_further_numbers(site: Site) -> None:
 def test_a_tracker_that_does_not_exist_is_refused_whether_there_is_something_to_report_or_not(site: Site) -> None:
     with pytest.raises(TrainingError, match="cannot be sent to 'nothing'"):
         Reporting(["one", "nothing"], reported_steps(site.checkpoints, site.store), site.checkpoints, {}, print)
+
+
+def test_steps_that_a_killed_tracker_had_not_written_are_reported_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B lost the newest steps of a training that was killed, and no later start sent them."""
+    written: list[int] = []
+    kinds = {"one": lambda *_: Told(site.shown["one"]), "holding": lambda *_: Holding(written)}
+    monkeypatch.setattr(reporters, "_KINDS", kinds)
+    site.start("one", "holding", makes=1)
+    told_before_a_kill(site, 2, 3)
+    assert (site.shown["one"], written) == ([1, 2, 3], [1])
+    site.start("one", "holding")
+    site.start("one", "holding", makes=4)
+    assert (site.shown["one"], written) == ([1, 2, 3, 4], [1, 2, 3, 4])
+
+
+def test_a_step_counts_as_written_a_while_after_the_next(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"one": lambda *_: Told([]), "holding": lambda *_: Holding([])}
+    monkeypatch.setattr(reporters, "_KINDS", kinds)
+    monkeypatch.setattr("trainer.step.reporters.monotonic", iter([0.0, 50.0, 70.0, 140.0]).__next__)
+    told_before_a_kill(site, 1, 2, 3, 4)
+    assert json.loads((site.checkpoints.directory / "reported.json").read_bytes()) == {"one": 4, "holding": 2}
+
+
+def told_before_a_kill(site: Site, *steps: int) -> None:
+    reported = reported_steps(site.checkpoints, site.store)
+    killed = Reporting(["one", "holding"], reported, site.checkpoints, {}, lambda line: None)
+    killed.begin()
+    for step in steps:
+        site.make(step)
+        killed.catch_up()
