@@ -100,7 +100,8 @@ class Report:
             lines.append(f"  {', '.join(versions)} answered{use}")
         lines += [f"  {line}" for line in self._evaluation_lines()]
         if counts["complete"] + counts["failed"] > 1 and self._feeds_training and self._reached_a_policy:
-            lines.append("Next: arttrace score --judge MODEL, and arttrace train.")
+            rewarded = all(one.reward is not None for one in self.outcomes if one.kind != "lost" and not one.held_out)
+            lines.append(f"Next: {'' if rewarded else 'arttrace score --judge MODEL, and '}arttrace train.")
         return "\n".join(lines)
 
     def evaluations(self) -> Iterator[tuple[str, int, dict[str, float]]]:

@@ -496,6 +496,23 @@ def test_what_is_missing_after_ctrl_c_is_reported() -> None:
     assert lines[1] == "  stopped: 2 of 3 runs not made; runs made later join these groups"
 
 
+@pytest.mark.parametrize(
+    ("rewards", "line"),
+    [
+        ((0.5, 1.0), "Next: arttrace train."),
+        ((0.5, None), "Next: arttrace score --judge MODEL, and arttrace train."),
+    ],
+)
+def test_no_judge_is_named_where_the_agent_rewarded_all_its_runs(rewards: tuple[float | None, ...], line: str) -> None:
+    runs = [
+        Outcome(f"t{n}", "g1", None, "complete", "", 1.0, ("policy@4",), 6, 6, reward)
+        for n, reward in enumerate(rewards)
+    ]
+    lost = Outcome("lost", "g1", None, "lost", "timeout", 1.0, ("policy@4",), 6, 6)
+    said = report_of([*runs, lost], wanted=3, seconds=2.0, interrupted=False, stopped=None).text()
+    assert said.splitlines()[-1] == line
+
+
 def test_without_a_served_policy_the_hint_is_shown(site: Site) -> None:
     done = CliRunner().invoke(command, ["--dir", str(site.data.root), "--entry", f"{site.agent}:answer"])
     assert "no policy is being served" in str(done.exception)
