@@ -183,7 +183,7 @@ def _leave_amid_the_import(jobs: int, is_loaded: native_threads.Event) -> None:
     the jobs have ended."""
     if sys.platform != "win32":
         poll = select.poll()
-        poll.register(jobs, 0)
+        poll.register(jobs, select.POLLHUP)
         if any(event & select.POLLHUP for _, event in poll.poll()) and not is_loaded.is_set():
             _leave()
 
