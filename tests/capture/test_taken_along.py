@@ -1,9 +1,11 @@
-"""Decorated functions that are copied, pickled, and taken along by what they consist of: as functions are."""
+"""Decorated and hooked functions that are copied, pickled, taken along by what they consist of: as functions are."""
 
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,12 @@ EACH: dict[str, Any] = {
     "static method": Agent.static_method,
     "quiet function": arttrace.no_capture()(len),
 }
+
+
+@pytest.mark.parametrize("function", [os.system, os.kill, os._exit, os.execv, os.posix_spawn, signal.raise_signal])
+def test_a_function_of_the_system_that_is_hooked_goes_to_other_processes(function: Any) -> None:
+    """`Pool.map(os.system, commands)` pickles it, by the module that it says it is of: the hook is in another one."""
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])

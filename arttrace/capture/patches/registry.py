@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 _MISSING: Any = object()
@@ -35,6 +36,8 @@ def patch(owner: Any, name: str, hook: Callable[[Any], Any]) -> Any:
     if known is None:
         before, inside = vars(owner).get(name, _MISSING), getattr(owner, name)
         known = _Patch(owner, name, before, inside, hook(inside))
+        if isinstance(owner, ModuleType) and isinstance(known.after, FunctionType) and known.after is not inside:
+            known.after.__module__ = owner.__name__  # pickle looks for it there: `os.system` says that it is of `posix`
         setattr(owner, name, known.after)
     _patches.append(known)
     return known.inside
