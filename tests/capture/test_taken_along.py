@@ -6,7 +6,10 @@ import copy
 import os
 import pickle
 import signal
+import sys
+from functools import wraps
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from joined_program import run
 from spool import read_spans
 
 import arttrace
+from arttrace.capture.patches import registry
 from arttrace.trajectories import build_trajectories
 
 
@@ -62,6 +66,16 @@ EACH: dict[str, Any] = {
 def test_a_function_of_the_system_that_is_hooked_goes_to_other_processes(function: Any) -> None:
     """`Pool.map(os.system, commands)` pickles it, by the module that it says it is of: the hook is in another one."""
     assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_so_does_one_that_another_library_has_put_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logfire's `os._exit` goes by another name."""
+    module: Any = ModuleType("a_module_of_theirs")
+    module.leave = build_trajectories
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(registry, "_patches", [])
+    registry.patch(module, "leave", lambda inside: wraps(inside)(lambda x: x))
+    assert pickle.loads(pickle.dumps(module.leave)) is module.leave
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])

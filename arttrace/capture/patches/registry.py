@@ -37,7 +37,8 @@ def patch(owner: Any, name: str, hook: Callable[[Any], Any]) -> Any:
         before, inside = vars(owner).get(name, _MISSING), getattr(owner, name)
         known = _Patch(owner, name, before, inside, hook(inside))
         if isinstance(owner, ModuleType) and isinstance(known.after, FunctionType) and known.after is not inside:
-            known.after.__module__ = owner.__name__  # pickle looks for it there: `os.system` says that it is of `posix`
+            # Pickle looks for it there: `os.system` says that it is of `posix`, another library's goes by any name.
+            known.after.__module__, known.after.__qualname__ = owner.__name__, name
         setattr(owner, name, known.after)
     _patches.append(known)
     return known.inside
