@@ -20,6 +20,20 @@ from trainer.policies.files import DROPPED, STATE
 from trainer.policies.tensor_file import write_tensors
 
 _ADAPTER, _ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_COMPUTED_OTHERWISE = (
+    "use_rslora",
+    "use_dora",
+    "use_qalora",
+    "use_bdlora",
+    "alpha_pattern",
+    "rank_pattern",
+    "layers_to_transform",
+    "layer_replication",
+    "modules_to_save",
+    "lora_bias",
+    "alora_invocation_tokens",
+)
+"""PEFT's settings with which the same two matrices, or not only these, are another model than the learner's."""
 
 
 def save_adapter(directory: Path, model: Any, config: LearnerConfig) -> None:
@@ -101,6 +115,12 @@ def load_state(
         raise TrainingError(
             f"The trainer's state in {directory} cannot be read: {error}", "Continue from the version before it."
         ) from error
+    if others := [name for name in _COMPUTED_OTHERWISE if lora.get(name) not in (None, False, {}, [])]:
+        raise TrainingError(
+            f"{directory / _ADAPTER_CONFIG} sets {', '.join(others)}: what is served and merged by it is another "
+            "policy than the one that would be trained on.",
+            "Take out what was changed in it, continue from the version before it, or begin a new policy.",
+        )
     saved |= state.get("weights", {})
     weights = {_saved_as(name): p for name, p in trainable(model).items()}
     if rank != config.rank:

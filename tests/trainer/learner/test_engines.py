@@ -179,6 +179,18 @@ def test_another_scale_of_the_adapter_is_refused(engine: type[BaseLearner], base
     assert f"--lora-alpha {LOOSE.alpha}" in str(raised.value.hint)
 
 
+@pytest.mark.parametrize("setting", [{"use_rslora": True}, {"use_dora": True}, {"alpha_pattern": {"q_proj": 64}}])
+def test_an_adapter_whose_settings_compute_otherwise_is_refused(
+    engine: type[BaseLearner], setting: dict[str, Any], base_model: Path, tmp_path: Path
+) -> None:
+    learner = engine(base_model, LOOSE)
+    learner.save(tmp_path)
+    settings = tmp_path / "adapter_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | setting))
+    with pytest.raises(TrainingError, match=f"sets {next(iter(setting))}: what is served .* is another policy"):
+        learner.load(tmp_path)
+
+
 def test_equal_rewards_everywhere_skip_the_step(
     engine: type[BaseLearner], base_model: Path, make_samples: Callable[[int], list[Sample]]
 ) -> None:
