@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _ANOTHER = "Name another directory"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ckpt", ".index.json")
 _CONFIG = "config.json"
+_OTHER_WEIGHTS = f"its settings are of other weights than {_ADAPTER[1]} holds"
 _ABOUT_THE_BASE = ("readme.md",)
 _TEMPLATES = "additional_chat_templates"
 """The folder of a tokenizer's chat templates beside the first, as one for tools."""
@@ -72,15 +74,27 @@ def _beside_weights(path: Path) -> bool:
     return path.is_file() and name[0] != "." and name not in (_CONFIG, *_ABOUT_THE_BASE) and not name.endswith(_WEIGHTS)
 
 
+def _of_lora(names: Iterable[str]) -> set[str]:
+    return {name for name in names if "lora_" in name}
+
+
 def _merged(source: Path, base_model: Path) -> Any:
     with signals_after_imports():
         import torch
-        from peft import PeftModel
+        from peft import PeftModel, get_peft_model_state_dict
         from peft.tuners.tuners_utils import BaseTunerLayer
+        from safetensors import safe_open
         from transformers import AutoModelForCausalLM
 
     base: Any = AutoModelForCausalLM.from_pretrained(str(base_model), dtype="auto", local_files_only=True)
-    adapted = PeftModel.from_pretrained(base, str(source))
+    try:
+        adapted = PeftModel.from_pretrained(base, str(source))
+    except KeyError as error:
+        raise ValueError(_OTHER_WEIGHTS) from error
+    with safe_open(str(source / _ADAPTER[1]), framework="pt") as file:
+        given = _of_lora(file.keys())
+    if given != _of_lora(get_peft_model_state_dict(adapted, save_embedding_layers=False)):
+        raise ValueError(_OTHER_WEIGHTS)  # PEFT merges what fits and passes over the rest; an engine loads all of it
     if isinstance(head := base.get_output_embeddings(), BaseTunerLayer):
         # Where its weights are those of the embeddings too, what is merged into them must not change these.
         own = head.get_base_layer()

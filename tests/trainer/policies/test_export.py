@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +45,18 @@ def test_an_adapter_of_an_output_head_that_is_the_embeddings_too_leaves_these_as
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         torch.testing.assert_close(merged(ids).logits, policy(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"target_modules": ["q_proj"]}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}]
+)
+def test_an_adapter_of_which_only_a_part_would_be_merged_is_refused(setting: dict[str, Any], tmp_path: Path) -> None:
+    base = make_base_model(tmp_path / "base")
+    settings = make_adapter(base, tmp_path / "policy@1", seed=1) / "adapter_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | setting))
+    with pytest.raises(TrainingError, match=r"policy@1 cannot be merged into .*: its settings are of other weights"):
+        export_merged(tmp_path / "policy@1", base, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_merged_model_has_what_its_base_has_beside_the_weights(tmp_path: Path) -> None:
