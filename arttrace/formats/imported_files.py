@@ -37,7 +37,7 @@ from arttrace.formats.systems import completions, exchanges, training_rows
 from arttrace.formats.systems.forms import FORMS
 from arttrace.formats.systems.refused_items import instead_of
 from arttrace.formats.systems.rollouts import verl
-from arttrace.formats.systems.sessions import claude_code, codex
+from arttrace.formats.systems.sessions import claude_code, codex, gemini_cli
 from arttrace.records import semconv
 from arttrace.records.record import Record, decode_record, encode_record
 from arttrace.records.reward import Reward
@@ -189,10 +189,16 @@ class _Reader:
         self._is_translated = True
         self._claude = claude_code.ClaudeSessions()
         self._codex = codex.CodexSessions()
+        self._gemini = gemini_cli.GeminiSessions()
         self._verl = verl.VerlRollouts(source, ids)
 
     def records(self, items: Iterable[Item]) -> Iterator[_Made]:
-        sessions_of = ((claude_code.KIND, self._claude), (codex.KIND, self._codex), (verl.KIND, self._verl))
+        sessions_of = (
+            (claude_code.KIND, self._claude),
+            (codex.KIND, self._codex),
+            (gemini_cli.KIND, self._gemini),
+            (verl.KIND, self._verl),
+        )
         for place, item in items:
             refused = self._found.refused
             self._is_translated = True
@@ -244,6 +250,8 @@ class _Reader:
             return self._claude.take(item)
         if codex.recognises(item):
             return _as_stored(self._codex.take(item))
+        if gemini_cli.recognises(item):
+            return self._gemini.take(item)
         if verl.recognises(item):
             return _as_stored(self._verl.take(item, place))
         origin = ItemOrigin(self._source, place, self._ids)

@@ -20,7 +20,7 @@ from arttrace.formats.imported_files import read_file
 from arttrace.formats.systems import completions, exchanges, training_rows
 from arttrace.formats.systems.forms import FORMS
 from arttrace.formats.systems.rollouts import verl
-from arttrace.formats.systems.sessions import claude_code, codex
+from arttrace.formats.systems.sessions import claude_code, codex, gemini_cli
 from arttrace.store import Store
 from arttrace.system.errors import ArttraceError
 from arttrace.system.paths import DataDir
@@ -47,7 +47,7 @@ def test_a_whole_item_of_every_form_is_read(form: str) -> None:
 
 @pytest.mark.parametrize("form", ITEMS)
 def test_no_item_is_of_two_forms(form: str) -> None:
-    modules = (claude_code, codex, verl, *FORMS, completions, exchanges)
+    modules = (claude_code, codex, gemini_cli, verl, *FORMS, completions, exchanges)
     for item in ITEMS[form]:
         kinds = [module.KIND for module in modules if module.recognises(item)]
         assert kinds == ([] if form in {*_OTHER_FORMS, training_rows.KIND} else [form])

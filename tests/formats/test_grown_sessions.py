@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from system_files import CODEX, SESSION, SUB_AGENT, done, event, line, lines, spoken, use
+from system_files import CODEX, GEMINI, SESSION, SUB_AGENT, answered, done, event, line, lines, ran, spoken, told, use
 
 from arttrace.commands import cli
 from arttrace.formats import imported_files
@@ -52,9 +52,18 @@ TURNS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str
         ],
         [spoken(30, "user", "Last."), spoken(31, "assistant", ".")],
     ),
+    "gemini": (
+        GEMINI,
+        [
+            told("n1", 20, "user", "And then?"),
+            answered("n2", 21, "", toolCalls=[ran("r9", 22, "nine")]),
+            answered("n3", 23, "Nine."),
+        ],
+        [told("o1", 30, "user", "Last."), answered("o2", 31, ".")],
+    ),
 }
 """Of each program a session, and what it said later: the last answers are shorter than those before."""
-CALLS = {"claude": (3, 5, 6), "codex": (2, 4, 5)}
+CALLS = {"claude": (3, 5, 6), "codex": (2, 4, 5), "gemini": (3, 5, 6)}
 programs = pytest.mark.parametrize("program", TURNS)
 
 
@@ -209,7 +218,7 @@ def test_beside_the_file_of_a_sub_agent_a_session_goes_on(tmp_path: Path) -> Non
     assert (calls, others) == (6, ["", "Nine.", 0])
 
 
-@programs
+@pytest.mark.parametrize("program", ["claude", "codex"])
 def test_beside_a_running_collector_a_session_goes_on(program: str, tmp_path: Path) -> None:
     data, file = DataDir(tmp_path / "data"), tmp_path / "session.jsonl"
     command = [sys.executable, "-m", "arttrace", "collect", "--port", "0", "--dir", str(data.root)]
@@ -270,6 +279,7 @@ ANSWERS: dict[str, list[dict[str, Any]]] = {
 """Of each program a turn with an answer of four parts."""
 CUTS = {"claude": (2, 3, 4, 5), "codex": (3, 4, 5, 6)}
 """Behind how many lines the answer has one part, two, three or all, and no result."""
+in_parts = pytest.mark.parametrize("program", ANSWERS)
 BEING_WRITTEN = "its last answer was being written, or waited for tools, when it was read"
 
 
@@ -314,7 +324,7 @@ def test_the_file_of_a_sub_agent_that_goes_on_has_its_later_end(order: Sequence[
     assert stored(data)[:2] == (5, "")
 
 
-@programs
+@in_parts
 @pytest.mark.parametrize("cut_at", range(4))
 def test_an_answer_that_was_cut_when_it_was_imported_is_whole_at_the_next_import(
     program: str, cut_at: int, tmp_path: Path
@@ -331,7 +341,7 @@ def test_an_answer_that_was_cut_when_it_was_imported_is_whole_at_the_next_import
     assert (again["new"], again["stored_otherwise"]) == (0, 0)
 
 
-@programs
+@in_parts
 def test_each_longer_reading_of_an_answer_holds_in_whichever_order_they_come(program: str, tmp_path: Path) -> None:
     alone = build_trajectories(spans(read_file(cut(program), "session").records))[0]
     readings = [cut(program, at) for at in (*CUTS[program], None)]
@@ -349,7 +359,7 @@ def test_each_longer_reading_of_an_answer_holds_in_whichever_order_they_come(pro
         assert stored(journaled) == (CALLS[program][0] + 2, "", "Nine.", 0)
 
 
-@programs
+@in_parts
 def test_an_answer_that_says_something_else_now_is_no_longer_one(program: str, tmp_path: Path) -> None:
     data, file = DataDir(tmp_path / "data"), tmp_path / "session.jsonl"
     imported(file, cut(program, CUTS[program][1]), data)
@@ -360,7 +370,7 @@ def test_an_answer_that_says_something_else_now_is_no_longer_one(program: str, t
     assert stored(data) == before
 
 
-@programs
+@in_parts
 def test_a_session_that_waits_for_the_person_is_complete(program: str, tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
     imported(tmp_path / "session.jsonl", cut(program), data)

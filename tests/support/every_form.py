@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from system_files import CODEX, SESSION, SWE, TIME
+from system_files import CODEX, GEMINI, SESSION, SWE, TIME
 
 from arttrace.records.record import encode_record
 from arttrace.records.span import SpanRow
@@ -62,6 +62,7 @@ ITEMS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "claude code sessions": tuple(SESSION),
     "codex sessions": tuple(CODEX),
+    "gemini cli sessions": tuple(GEMINI),
     "atif trajectories": (
         {
             "schema_version": "ATIF-v1.7", "session_id": "s", "agent": {"name": "a", "version": "1"},

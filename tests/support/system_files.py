@@ -148,3 +148,35 @@ COMPLETION = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "yo"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}, "metadata": {"task_id": "t1"},
 }  # fmt: skip
+
+
+# --- Gemini CLI -----------------------------------------------------------------------------------------------
+
+
+def told(id: str, at: int, kind: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"id": id, "timestamp": TIME.format(at), "type": kind, "content": content, **more}
+
+
+def answered(id: str, at: int, text: str, **more: Any) -> dict[str, Any]:
+    tokens = {"input": 9, "output": 3, "cached": 0, "thoughts": 2, "tool": 0, "total": 14}
+    return told(id, at, "gemini", text, thoughts=[], tokens=tokens, model="gemini-x", **more)
+
+
+def ran(id: str, at: int, output: str) -> dict[str, Any]:
+    result = [{"functionResponse": {"id": id, "name": "read_file", "response": {"output": output}}}]
+    called = {"id": id, "name": "read_file", "args": {"path": "a.py"}, "result": result, "status": "success"}
+    return {**called, "timestamp": TIME.format(at)}
+
+
+GEMINI = [
+    {"sessionId": "g-1", "projectHash": "ab", "startTime": TIME.format(0), "lastUpdated": TIME.format(0)},
+    told("m1", 1, "user", [{"text": "Read it."}]),
+    answered("m2", 2, ""),
+    answered("m2", 2, "", toolCalls=[ran("r1", 3, "one")]),
+    {"$set": {"lastUpdated": TIME.format(3)}},
+    answered("m3", 4, "One."),
+    told("m4", 5, "user", [{"text": "Again."}]),
+    {"$rewindTo": "m4"},
+    told("m5", 6, "user", [{"text": "Again?"}]),
+    answered("m6", 7, "As before."),
+]

@@ -49,7 +49,7 @@ def command(files: tuple[Path, ...], name: str | None, as_json: bool, data: Data
       trajectories of ART (groups as JSON, logs as Parquet), ATIF (Harbor), SWE-agent and mini-swe-agent
       results of verifiers, prime-rl, OpenAI's Evals, logs of Inspect AI, episodes of rLLM, rollouts of
         NeMo Gym, verl and Agent Lightning
-      sessions of Claude Code and of the Codex CLI
+      sessions of Claude Code, of the Codex CLI and of the Gemini CLI
       chat completions that OpenAI stored, with what was asked under "messages"; batch results with requests
       conversations: OpenAI's or Anthropic's messages under "messages" (or "traj"), with "reward" and "task_id"
         where there are

@@ -16,7 +16,8 @@ from arttrace.trajectories.decoding.shared_prefixes import MessageList, SharedTe
 
 CLAUDE_CODE: Final = "claude-code"
 CODEX: Final = "codex"
-SOURCES: Final = (CLAUDE_CODE, CODEX)
+GEMINI_CLI: Final = "gemini-cli"
+SOURCES: Final = (CLAUDE_CODE, CODEX, GEMINI_CLI)
 """The projects of runs that were read of such files."""
 BEING_WRITTEN: Final = "its last answer was being written, or waited for tools, when it was read"
 """Why a session is not complete that has grown, or will."""
