@@ -6,7 +6,7 @@
 
   function say(text) {
     const box = document.getElementById("said");
-    box.textContent = text;
+    if (box.textContent !== text) box.textContent = text;  // or it would be read aloud again at each try
     clearTimeout(say.timer);
     say.timer = setTimeout(() => { box.textContent = ""; }, 4000);
   }
