@@ -169,3 +169,35 @@ def test_curves_are_read_and_opened_with_arrow_keys(page: Page, viewer: Viewer) 
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.wait_for_url("**/training/step?policy=policy&step=2")
+
+
+def test_arrow_keys_go_through_a_menu_of_filters_before_it_applies(page: Page) -> None:
+    entry = page.locator("#entry")
+    entry.focus()
+    before = page.url
+    page.keyboard.press("ArrowDown")
+    expect(entry).not_to_have_value("")
+    first = entry.input_value()
+    page.wait_for_timeout(100)
+    assert page.url == before
+    page.keyboard.press("Enter")
+    page.wait_for_url("**entry=**")
+    expect(page.locator("#entry")).to_have_value(first)
+
+
+def test_single_keys_can_be_switched_off(page: Page, viewer: Viewer) -> None:
+    page.get_by_role("button", name="Keyboard shortcuts").click()
+    page.get_by_role("checkbox", name="Single keys act").uncheck()
+    page.keyboard.press("Escape")
+    page.goto(f"{viewer.url}/runs/{run_id(viewer, 'porto')}")
+    for key in ("a", "s", "2", "u", "/", "?"):
+        page.keyboard.press(key)
+    page.wait_for_timeout(100)
+    assert page.url.endswith(run_id(viewer, "porto"))
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.locator("#rewards .rewards")).to_have_count(0)
+    page.get_by_role("button", name="Keyboard shortcuts").click()
+    page.get_by_role("checkbox", name="Single keys act").check()
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    page.wait_for_url("**/timeline")

@@ -110,6 +110,11 @@
   function closeMenus(except) {
     for (const menu of all(".menu[open]")) if (!menu.contains(except)) menu.open = false;
   }
+  const keysSwitch = document.querySelector("[data-keys-switch]");
+  try { keysSwitch.checked = localStorage.getItem("arttrace-keys") !== "off"; } catch { /* they act then */ }
+  keysSwitch.addEventListener("change", () => {
+    try { localStorage.setItem("arttrace-keys", keysSwitch.checked ? "on" : "off"); } catch { /* for this page alone then */ }
+  });
   document.addEventListener("click", (event) => closeMenus(event.target));
   document.addEventListener("focusin", (event) => closeMenus(event.target));
   document.addEventListener("keydown", (event) => {
@@ -124,6 +129,7 @@
       if (event.key === "Escape") event.target.blur();
       return;
     }
+    if (event.key.length === 1 && !keysSwitch.checked) return;
     if (document.querySelector("dialog[open]") && event.key !== "?") return;
     const keyed = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
     if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
@@ -171,9 +177,16 @@
     }
   });
 
-  // --- filters: a choice applies at once --------------------------------------------------------------------------
+  // --- filters: a choice applies at once, but for one by arrow keys, which pass the others: it waits for enter -------
   const filters = document.querySelector("[data-filters]");
-  filters?.addEventListener("change", (event) => { if (event.target.matches("select")) filters.requestSubmit(); });
+  let byKey = false;
+  filters?.addEventListener("keydown", (event) => {
+    if (!event.target.matches("select")) return;
+    if (byKey && event.key === "Enter") filters.requestSubmit();
+    byKey = event.key !== "Enter";
+  });
+  filters?.addEventListener("pointerdown", () => { byKey = false; });
+  filters?.addEventListener("change", (event) => { if (event.target.matches("select") && !byKey) filters.requestSubmit(); });
   filters?.addEventListener("formdata", (event) => {
     for (const [name, value] of [...event.formData]) if (!String(value).trim()) event.formData.delete(name);
   });
