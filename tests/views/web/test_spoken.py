@@ -60,7 +60,7 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
             run.tool("t", HEBREW, at=21, until=30, parent=agent, **kept)
             asked += [called, result("t", ARABIC)]
             run.chat("e", asked, message("assistant", f"{HEBREW} {id}"), at=40, until=50, parent=agent)
-            store.append(run.end(at=100))
+            store.append(run.end(at=100, METADATA=json.dumps({HEBREW: ARABIC})))
             time_ns = reward_clock.now_ns()
             store.append([Reward(id, id, value, HEBREW, "human", explanation=ARABIC, time_ns=time_ns)])
         consumed = [Consumed(run.id, run.revision) for run in store.trajectories()]
