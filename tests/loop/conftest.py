@@ -20,7 +20,7 @@ def backend(tmp_path: Path) -> Iterator[LocalBackend]:
     backend = LocalBackend(tmp_path / "data")
     backend._program = running(script)
     yield backend
-    arttrace.shutdown()
+    arttrace.shutdown(5.0)  # what an earlier test left for a collector that is gone is not waited for
 
 
 @pytest.fixture
