@@ -170,6 +170,14 @@ def _new_stores_are_copies(request: pytest.FixtureRequest, _folder_of_the_empty_
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left_to_deliver() -> Iterator[None]:
+    """What the tests of a module recorded for a collector that is gone is not waited for in those of the next."""
+    yield
+    if (lifecycle := sys.modules.get("arttrace.capture.export.lifecycle")) is not None:
+        lifecycle._outlasted = []
+
+
 Script = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
