@@ -152,6 +152,7 @@ class ImportedRun:
         self._spans = 0
         self._histories = GrowingInputs()
         self._results = Counter[str | None]()
+        self._given: set[tuple[str, ...]] = set()
 
     def _span_id(self, *key: Any) -> str:
         return hashed(16, self.trace_id, *key)
@@ -257,6 +258,18 @@ class ImportedRun:
                 parent_span_id=agent or self.root_id,
                 trajectory_id=self.id,
             )
+
+    def last_results(
+        self, messages: Sequence[Mapping[str, Any]], *, agent: str | None = None, end_ns: int | None = None
+    ) -> Iterator[SpanRow]:
+        """`results` of the last answer among what a call was given, the first time that just these follow one."""
+        answer = next((at for at in reversed(range(len(messages))) if messages[at]["role"] == "assistant"), None)
+        if answer is None:
+            return
+        given = tuple(str(one.get("tool_call_id")) for one in messages[answer + 1 :])
+        if given not in self._given:
+            self._given.add(given)
+            yield from self.results(messages, answer, agent=agent, end_ns=end_ns)
 
     def _span(
         self,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,16 @@ def _ids(store: Store) -> list[str]:
     return sorted(id for (id,) in store.sql("SELECT id FROM rewards")[1])
 
 
+@contextmanager
+def _replaced(data: DataDir) -> Iterator[Store]:
+    """A store that is open, and whose directory was removed and made anew by another process."""
+    with Store.open(data, create=True) as store:
+        store.append([_reward("before")])
+        shutil.rmtree(data.root)
+        subprocess.run([sys.executable, "-c", _ANOTHER, str(data.root)], check=True)
+        yield store
+
+
 @pytest.mark.parametrize("how", ["removed", "moved away"])
 def test_what_comes_when_the_directory_is_gone_is_in_the_store_that_is_made_there(tmp_path: Path, how: str) -> None:
     data = DataDir(tmp_path / "data")
@@ -71,10 +83,7 @@ def test_what_comes_when_the_directory_is_gone_is_in_the_store_that_is_made_ther
 
 def test_a_store_that_another_process_made_there_is_gone_on_with_and_loses_nothing(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
-    with Store.open(data, create=True) as store:
-        store.append([_reward("before")])
-        shutil.rmtree(data.root)
-        subprocess.run([sys.executable, "-c", _ANOTHER, str(data.root)], check=True)
+    with _replaced(data) as store:
         _capture(data, "after")
         store.ingest_spool()
         assert _ids(store) == ["another's"]
@@ -83,10 +92,7 @@ def test_a_store_that_another_process_made_there_is_gone_on_with_and_loses_nothi
 
 def test_a_removed_store_is_closed_without_harm_to_the_one_in_its_place(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
-    with Store.open(data, create=True) as store:
-        store.append([_reward("before")])
-        shutil.rmtree(data.root)
-        subprocess.run([sys.executable, "-c", _ANOTHER, str(data.root)], check=True)
+    with _replaced(data) as store:
         store.journal([_reward("journaled")])
     with Store.open(data) as again:
         assert _ids(again) == ["another's", "journaled"]

@@ -74,7 +74,6 @@ class _Sample:
         self._events = json_objects(item.get("events") or before.get("events"))
         self._texts = json_object(item.get("attachments") or before.get("content"))
         self._missing = 0
-        self._results = set[tuple[str, ...]]()
         pool = json_object(item.get("events_data")).get("messages") or item.get("message_pool")  # the latter in 2025
         self._pool = [self._message(one) for one in json_objects(pool)]
         uuid, ran = item.get("uuid"), evaluation.get("run_id")
@@ -100,7 +99,7 @@ class _Sample:
             agent, made = self._agent(one.get("span_id"), spans, agents)
             yield from made
             asked = self._asked(one)
-            yield from self._failed_tools(asked, agent)
+            yield from self._run.last_results(asked, agent=agent)
             yield self._call(number, one, asked, agent)
             calls += 1
         why = None if calls else "the log has no events of its model calls"
@@ -162,14 +161,6 @@ class _Sample:
                 continue
             found += self._pool[begin:end]
         return found
-
-    def _failed_tools(self, asked: list[Message], agent: str | None) -> Iterator[SpanRow]:
-        """The results behind the last answer, where one of them is an error, once."""
-        answer = next((at for at in range(len(asked) - 1, -1, -1) if asked[at]["role"] == "assistant"), None)
-        results = tuple(str(one.get("tool_call_id")) for one in asked[(answer or 0) + 1 :])
-        if answer is not None and results not in self._results:
-            self._results.add(results)
-            yield from self._run.results(asked, answer, agent=agent)
 
     def _call(self, number: int, event: dict[str, Any], asked: list[Message], agent: str | None) -> SpanRow:
         output = json_object(event.get("output"))

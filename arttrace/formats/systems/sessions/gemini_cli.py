@@ -276,18 +276,12 @@ class _Conversation:
             return
         began = time_ns(self._named.get("startTime")) or next(iter(self._answers.values())).start_ns
         run = ImportedRun(GEMINI_CLI, self._id, start_ns=began)
-        seen: set[tuple[str, ...]] = set()
         for id, answer in self._answers.items():
-            history = answer.history
-            place = next((at for at in range(len(history) - 1, -1, -1) if history[at]["role"] == "assistant"), None)
-            results = tuple(str(one.get("tool_call_id")) for one in history[(place or 0) + 1 :])
-            if place is not None and results not in seen:
-                seen.add(results)
-                yield from run.results(history, place, end_ns=answer.start_ns)
+            yield from run.last_results(answer.history, end_ns=answer.start_ns)
             model = answer.line.get("model")
             yield run.call(
                 id,
-                history,
+                answer.history,
                 [answer.reply()],
                 start_ns=answer.start_ns,
                 end_ns=answer.end_ns,
